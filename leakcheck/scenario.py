@@ -1,0 +1,223 @@
+"""Read and validate a scenario file, and expand it into a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import orjson
+
+from leakcheck import plugin
+from leakcheck.errors import ScenarioError, UsageError
+from leakcheck.passphrase import Minter
+from leakcheck.records import (
+    SCHEMA,
+    Arm,
+    Gate,
+    Load,
+    Plan,
+    PlugIn,
+    Request,
+    Scenario,
+    Style,
+    TargetFacts,
+)
+from leakcheck.traffic import Window
+
+_TABLES = ("load", "traffic", "checks", "gate")
+_TOP = ("schema", "name", "version", "summary", *_TABLES)
+_SHARES = ("control", "min_echo", "min_overlap", "min_cache_hits")
+_AT_LEAST = {"phantoms": 0, "retries": 0, "min_windows": 1, "timeout_s": 0.001}
+
+T = TypeVar("T", Load, Gate)
+
+
+def find(name: str) -> Path:
+    """The file of a scenario: a path, or the bare name of a shipped one."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix or len(path.parts) > 1:
+        raise ScenarioError(f"no scenario file at {name}")
+    shipped = {p.stem: p for p in shipped_files()}
+    if name not in shipped:
+        raise ScenarioError(
+            f"no scenario {name!r}{plugin.nearest(name, shipped)} (known: {', '.join(shipped)})"
+        )
+    return shipped[name]
+
+
+def shipped_files() -> tuple[Path, ...]:
+    """Scenario files of ./scenarios if there is such a folder, else those of the package."""
+    package = Path(__file__).parent
+    for folder in (Path("scenarios"), package / "scenarios", package.parent / "scenarios"):
+        found = tuple(sorted(folder.glob("*.toml")))
+        if found:
+            return found
+    return ()
+
+
+def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    """Read one scenario file; `overrides` maps dotted keys (`load.windows`) to values.
+
+    Raises ScenarioError, one sentence that names file, key and the nearest valid name.
+    """
+    try:
+        raw = path.read_bytes()
+        data = tomllib.loads(raw.decode("utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{path}: not valid TOML: {error}") from error
+    for key, value in (overrides or {}).items():
+        _override(data, key, value, path)
+    digest = hashlib.sha256(raw + orjson.dumps(overrides or {}, option=orjson.OPT_SORT_KEYS))
+    return _scenario(data, path, digest.hexdigest())
+
+
+def _override(data: dict[str, Any], key: str, value: Any, path: Path) -> None:
+    *tables, last = key.split(".")
+    here = data
+    for table in tables:
+        here = here.setdefault(table, {})
+        if not isinstance(here, dict):
+            raise ScenarioError(f"{path}: {key}: {table!r} is not a table")
+    here[last] = value
+
+
+def _scenario(data: dict[str, Any], path: Path, digest: str) -> Scenario:
+    for key in data:
+        if key not in _TOP:
+            raise ScenarioError(
+                f"{path}: unknown key {key!r}{plugin.nearest(key, _TOP)} (known: {', '.join(_TOP)})"
+            )
+    for key, wanted in (("schema", int), ("name", str), ("version", int), ("summary", str)):
+        if not plugin.fits(data.get(key), wanted):
+            raise ScenarioError(
+                f"{path}: {key}: {data.get(key)!r} is not of type {plugin.type_name(wanted)}"
+            )
+    if data["schema"] != SCHEMA:
+        raise ScenarioError(f"{path}: schema: {data['schema']} is not supported; use {SCHEMA}")
+    for key in _TABLES:
+        if not isinstance(data.setdefault(key, {}), dict):
+            raise ScenarioError(f"{path}: {key}: {data[key]!r} is not a table")
+    if "use" not in data["traffic"]:
+        known = ", ".join(plugin.names("traffic"))
+        raise ScenarioError(f"{path}: traffic.use: missing; name a traffic shape ({known})")
+    load = _record(Load, data["load"], path, "load")
+    gate = _record(Gate, data["gate"], path, "gate")
+    if gate.min_windows > load.windows:
+        raise ScenarioError(
+            f"{path}: gate.min_windows: {gate.min_windows} can never be reached with "
+            f"load.windows = {load.windows}; raise load.windows or lower gate.min_windows"
+        )
+    return Scenario(
+        name=data["name"],
+        version=data["version"],
+        summary=data["summary"],
+        load=load,
+        traffic=_plugin("traffic", data["traffic"]["use"], data["traffic"], path, "traffic"),
+        checks=tuple(
+            _plugin("checks", name, table, path, f"checks.{name}")
+            for name, table in data["checks"].items()
+        ),
+        gate=gate,
+        digest=digest,
+        path=str(path),
+    )
+
+
+def _plugin(kind: str, name: Any, table: Any, path: Path, where: str) -> PlugIn:
+    if not isinstance(name, str) or not isinstance(table, dict):
+        raise ScenarioError(f"{path}: {where}: {table!r} is not a table with a plug-in's options")
+    options = {key: value for key, value in table.items() if key != "use"}
+    try:
+        function = plugin.load(kind, name, "plan" if kind == "traffic" else "check")
+        plugin.check_options(function, options, f"{path}: {where}")
+    except ScenarioError:
+        raise
+    except UsageError as error:
+        text = str(error)
+        raise ScenarioError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+    return PlugIn(name=name, options=options)
+
+
+def _record(kind: type[T], table: Mapping[str, Any], path: Path, where: str) -> T:
+    hints = get_type_hints(kind)
+    for key, value in table.items():
+        if key not in hints:
+            raise ScenarioError(
+                f"{path}: {where}: unknown key {key!r}{plugin.nearest(key, hints)} "
+                f"(known: {', '.join(hints)})"
+            )
+        if not plugin.fits(value, hints[key]):
+            raise ScenarioError(
+                f"{path}: {where}.{key}: {value!r} is not of type {plugin.type_name(hints[key])}"
+            )
+        least = 0 if key in _SHARES else _AT_LEAST.get(key, 1)
+        if value < least or (key in _SHARES and value > 1):
+            right = "a fraction from 0 to 1" if key in _SHARES else f"at least {least}"
+            raise ScenarioError(f"{path}: {where}.{key}: {value} is out of range; use {right}")
+    missing = [f.name for f in fields(kind) if f.name == "windows" and "windows" not in table]
+    if missing:
+        raise ScenarioError(f"{path}: {where}.windows: missing; say how many windows to send")
+    return kind(**table)
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    seed: int,
+    facts: TargetFacts,
+    words: Sequence[str],
+    style: Style,
+    ids: Iterator[int] | None = None,
+) -> Plan:
+    """Every request of a scenario. `ids` yields the numbers of requests, shared by a run's plans.
+
+    Raises UsageError when the words do not suffice for one window.
+    """
+    numbers = itertools.count() if ids is None else ids
+    requests: list[Request] = []
+    for index in range(scenario.load.windows):
+        requests += plan_window(
+            scenario, index, seed=seed, facts=facts, words=words, style=style, ids=numbers
+        )
+    return Plan(
+        scenario=scenario, seed=seed, words=tuple(words), style=style, requests=tuple(requests)
+    )
+
+
+def plan_window(
+    scenario: Scenario,
+    index: int,
+    *,
+    seed: int,
+    facts: TargetFacts,
+    words: Sequence[str],
+    style: Style,
+    ids: Iterator[int],
+) -> list[Request]:
+    """The requests of one window, drawn from the run's seed and the window's own number."""
+    rng = random.Random(f"{seed}/{scenario.name}/{index}")
+    arm: Arm = "control" if rng.random() < scenario.load.control else "planted"
+    window = Window(
+        scenario=scenario.name,
+        index=index,
+        arm=arm,
+        load=scenario.load,
+        facts=facts,
+        rng=rng,
+        minter=Minter(rng, words, style, scenario.load.passphrase_words),
+        ids=ids,
+    )
+    shape = plugin.load("traffic", scenario.traffic.name, "plan")
+    return list(shape(window, **scenario.traffic.options))
