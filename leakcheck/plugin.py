@@ -42,6 +42,12 @@ def load(kind: str, name: str, function: str) -> Callable[..., Any]:
     return typing.cast("Callable[..., Any]", found)
 
 
+def summary(kind: str, name: str) -> str:
+    """First line of a plug-in's docstring."""
+    module = importlib.import_module(f"leakcheck.{kind}.{name}")
+    return (module.__doc__ or "").strip().splitlines()[0]
+
+
 def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Keyword-only parameters of a plug-in: its options, name to annotation."""
     hints = typing.get_type_hints(function)

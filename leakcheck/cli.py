@@ -1,0 +1,323 @@
+"""The command line: one short function a command. Heavy modules load inside the commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakcheck import __version__
+from leakcheck.errors import LeakcheckError, UsageError
+from leakcheck.records import EXIT_INTERRUPTED, Report, Target
+
+if TYPE_CHECKING:
+    from leakcheck.experiment import Options
+
+_KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
+_SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
+_EPILOG = """\
+exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
+130 interrupted. Every flag of `run` can be set by the environment as LEAKCHECK_<FLAG>, for example
+LEAKCHECK_TARGET; API keys only ever come from the environment (--api-key-env NAME)."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; never a traceback for a user's mistake."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+    except LeakcheckError as error:
+        print(f"leakcheck: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("leakcheck: interrupted before anything was sent", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `leakcheck list | head`
+        sys.stdout = None  # type: ignore[assignment] # nothing more can be printed at exit
+        return 0
+    return code
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run scenarios against a target and print the verdict."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    with progress(sys.stderr) as watch:
+        if arguments.resume:
+            folder = Path(arguments.resume)
+            result = experiment.resume(folder, watch)
+        else:
+            result, folder = experiment.run(_options(arguments), watch)
+    return _show(result, folder)
+
+
+def analyze(arguments: argparse.Namespace) -> int:
+    """Judge a run folder again, without its target."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    folder = Path(arguments.run_dir).resolve()
+    with progress(sys.stderr) as watch:
+        result = experiment.judge(folder, watch)
+    return _show(result, folder)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Become the embedded engine's server."""
+    command = [sys.executable, "-m", "leakcheck.engine", *arguments.flags]
+    os.execv(sys.executable, command)  # noqa: S606 - our own module, by our own interpreter
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """Read scenario files and plan them; send nothing."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+
+    for line in experiment.rehearse(_paths(arguments.scenarios), _overrides(arguments)):
+        print(line)
+    return 0
+
+
+def list_(arguments: argparse.Namespace) -> int:
+    """Print the names that scenarios, options and flags can use."""
+    for kind in [arguments.kind] if arguments.kind else _KINDS:
+        print(f"{kind}:")
+        for name, summary in _listing(kind):
+            print(f"  {name:<26}{summary}")
+    return 0
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="leakcheck",
+        description="Does any request's content reach another request's answer?",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"leakcheck {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _run_parser(commands)
+    command = commands.add_parser("analyze", help="the same report again, without the target")
+    command.add_argument("run_dir", metavar="RUN_DIR")
+    command.set_defaults(command=analyze)
+    command = commands.add_parser(
+        "serve",
+        help="the embedded engine as an OpenAI-compatible server",
+        add_help=False,
+    )
+    command.add_argument("flags", nargs=argparse.REMAINDER, help="see leakcheck serve --help")
+    command.set_defaults(command=serve)
+    command = commands.add_parser("validate", help="read scenario files and plan; send nothing")
+    command.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    _override_flags(command)
+    command.set_defaults(command=validate)
+    command = commands.add_parser("list", help="what there is: " + ", ".join(_KINDS))
+    command.add_argument("kind", nargs="?", choices=_KINDS)
+    command.set_defaults(command=list_)
+    return parser
+
+
+def _run_parser(commands: Any) -> None:
+    command = commands.add_parser("run", help="run scenarios against a target; print the verdict")
+    command.set_defaults(command=run)
+    add = command.add_argument
+    add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
+    for flag, settings in _RUN_FLAGS.items():
+        add(flag, **settings)
+    _override_flags(command)
+
+
+_RUN_FLAGS: dict[str, dict[str, Any]] = {
+    "--target": {"metavar": "URL", "help": "base URL, such as http://127.0.0.1:8000/v1"},
+    "--model": {
+        "metavar": "M",
+        "help": "model name at the target; for the embedded engine: witness, smollm2-135m, "
+        "a path or a hub id",
+    },
+    "--embedded": {
+        "action": "store_true",
+        "help": "start and test the embedded engine (the default without --target)",
+    },
+    "--fault": {"metavar": "NAME", "help": "switch on a fault of the embedded engine"},
+    "--engine-flag": {
+        "action": "append",
+        "default": [],
+        "metavar": "FLAG",
+        "help": "a flag for the embedded engine, such as --engine-flag=--blocks=64",
+    },
+    "--api": {"choices": ("chat", "completions"), "default": "chat", "help": "which endpoint"},
+    "--api-key-env": {
+        "metavar": "NAME",
+        "help": "environment variable with the API key (OPENAI_API_KEY where that is set)",
+    },
+    "--header-env": {
+        "action": "append",
+        "default": [],
+        "metavar": "HEADER=NAME",
+        "help": "a header whose value is in the environment variable NAME",
+    },
+    "--ca-file": {"metavar": "PEM", "help": "a private certificate authority to trust"},
+    "--backend": {"default": "openai", "metavar": "NAME", "help": "the protocol to speak"},
+    "--tokenizer": {
+        "metavar": "PATH",
+        "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
+    },
+    "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
+    "--seed": {"type": int, "metavar": "N", "help": "equal seeds give equal plans (default 0)"},
+    "--out": {"type": Path, "metavar": "DIR", "help": "where run folders go (default reports)"},
+    "--resume": {"metavar": "RUN_DIR", "type": Path, "help": "go on with an interrupted run"},
+}
+
+
+def _override_flags(command: argparse.ArgumentParser) -> None:
+    for name in _SHORTCUTS:
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float if name.endswith("_s") else int,
+            metavar="N",
+            help=f"overrides load.{name} of every scenario",
+        )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides any value of the scenario files, such as gate.min_windows=20",
+    )
+
+
+def _env(*names: str) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    from leakcheck.experiment import Options  # noqa: PLC0415 - heavy
+
+    target = _target(arguments)
+    model = arguments.model or _env("LEAKCHECK_MODEL") or "witness"
+    flags = [f"--model={model}", f"--seed={_seed(arguments)}", *arguments.engine_flag]
+    if arguments.fault:
+        flags.append(f"--fault={arguments.fault}")
+    return Options(
+        scenarios=_paths(arguments.scenarios),
+        overrides=_overrides(arguments),
+        target=target,
+        engine=None if target else tuple(flags),
+        seed=_seed(arguments),
+        out=arguments.out or Path(_env("LEAKCHECK_OUT") or "reports"),
+        tokenizer=arguments.tokenizer,
+        words=arguments.words,
+        command=("leakcheck", *sys.argv[1:]),
+    )
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    text = _env("LEAKCHECK_SEED") or "0"
+    if arguments.seed is not None:
+        return int(arguments.seed)
+    if not text.removeprefix("-").isdigit():
+        raise UsageError(f"LEAKCHECK_SEED: {text!r} is not an integer")
+    return int(text)
+
+
+def _target(arguments: argparse.Namespace) -> Target | None:
+    """The target of the flags and the environment; None for the embedded engine."""
+    embedded = arguments.embedded or arguments.fault or arguments.engine_flag
+    if arguments.target and embedded:
+        raise UsageError("--target and --embedded (--fault, --engine-flag) exclude each other")
+    url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
+    if url is None:
+        return None
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
+    model = arguments.model or _env("LEAKCHECK_MODEL")
+    if not model:
+        raise UsageError(f"--model is missing: name the model that {url} should answer with")
+    key = arguments.api_key_env or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
+    headers = dict(_header(text) for text in arguments.header_env)
+    for name in [*headers.values(), *([key] if key else [])]:
+        if not os.environ.get(name):
+            raise UsageError(f"environment variable {name} is not set; it should hold a secret")
+    return Target(
+        base_url=url.rstrip("/"),
+        model=model,
+        backend=arguments.backend,
+        api=arguments.api,
+        api_key_env=key,
+        headers_env=headers,
+        ca_file=arguments.ca_file,
+        timeout_s=arguments.timeout_s or Target.timeout_s,
+    )
+
+
+def _header(text: str) -> tuple[str, str]:
+    header, equals, name = text.partition("=")
+    if not (header and equals and name):
+        raise UsageError(f"--header-env: {text!r} is not HEADER=NAME")
+    return header, name
+
+
+def _paths(names: Sequence[str]) -> tuple[Path, ...]:
+    from leakcheck import scenario  # noqa: PLC0415 - reads traffic and passphrases
+
+    return tuple(scenario.find(name) for name in names) or scenario.shipped_files()
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    found = {f"load.{name}": getattr(arguments, name) for name in _SHORTCUTS}
+    overrides = {key: value for key, value in found.items() if value is not None}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--set: {text!r} is not KEY=VALUE, such as load.windows=20")
+        try:
+            overrides[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            overrides[key] = value
+    return overrides
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _show(result: Report, folder: Path) -> int:
+    import shutil  # noqa: PLC0415 - only a report needs the terminal's size
+
+    from leakcheck.report import terminal  # noqa: PLC0415 - heavy
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size((100, 40)).columns
+    print(terminal.render(result, width=width, colour=colour), end="")
+    print(f"report: {folder / 'report.html'}")
+    return result.exit_code
+
+
+def _listing(kind: str) -> list[tuple[str, str]]:
+    """Name and summary of everything of one kind."""
+    from leakcheck import plugin, scenario  # noqa: PLC0415 - reads traffic and passphrases
+
+    if kind == "scenarios":
+        files = scenario.shipped_files()
+        return [(path.stem, scenario.read(path).summary) for path in files]
+    if kind == "faults":
+        return _faults()
+    return [(name, plugin.summary(kind, name)) for name in plugin.names(kind)]
+
+
+def _faults() -> list[tuple[str, str]]:
+    import json  # noqa: PLC0415 - only this command asks the engine
+    import subprocess  # noqa: PLC0415 - only this command asks the engine
+
+    command = [sys.executable, "-m", "leakcheck.engine", "--list-faults"]
+    done = subprocess.run(command, capture_output=True, check=True)  # noqa: S603 - our own module
+    return [(fault["name"], fault["effect"]) for fault in json.loads(done.stdout)]

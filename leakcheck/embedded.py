@@ -1,0 +1,95 @@
+"""Start and stop the embedded target: a process of its own, spoken to over HTTP only."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+from leakcheck.errors import TargetError, UsageError
+
+START_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 10.0
+_LOG_TAIL_BYTES = 2000
+_USAGE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded:
+    """A running embedded target; `ready` is what it says of itself (base_url, model, ...)."""
+
+    ready: dict[str, Any]
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    def last_words(self) -> str:
+        """The end of what the engine wrote to standard error."""
+        return _tail(self.log)
+
+
+@contextmanager
+def start(flags: Sequence[str]) -> Iterator[Embedded]:
+    """An engine that listens inside the `with` block and is gone after it.
+
+    The engine watches its standard input and ends with it, so a killed parent leaves no server
+    behind. Raises UsageError with the engine's own sentence for wrong flags, TargetError when it
+    does not start.
+    """
+    command = [sys.executable, "-m", "leakcheck.engine", "--port", "0", "--exit-with-stdin"]
+    threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
+            [*command, *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=os.environ | threads,
+            start_new_session=True,  # Ctrl-C is for the harness, which then stops the engine
+        )
+        try:
+            yield Embedded(ready=_wait_until_ready(process, log), process=process, log=log)
+        finally:
+            _stop(process)
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes]) -> dict[str, Any]:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        readable, _, _ = select.select([process.stdout], [], [], 0.2)
+        line = process.stdout.readline().decode("utf-8", "replace") if readable else " "  # type: ignore[union-attr] # it is a pipe
+        if line.startswith("READY "):
+            ready: dict[str, Any] = json.loads(line.removeprefix("READY "))
+            return ready
+        if not line:
+            code = process.wait(timeout=_STOP_TIMEOUT_S)
+            last = (_tail(log).splitlines() or ["no message"])[-1]
+            if code == _USAGE:
+                raise UsageError(last)
+            raise TargetError(f"the embedded engine ended with exit code {code}: {last}")
+    raise TargetError(f"the embedded engine did not start within {START_TIMEOUT_S:.0f} s")
+
+
+def _tail(log: IO[bytes]) -> str:
+    # read without seeking: the engine writes at this very file offset
+    size = os.fstat(log.fileno()).st_size
+    start = max(0, size - _LOG_TAIL_BYTES)
+    return os.pread(log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(timeout=_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,53 @@
+"""Show on standard error how far a run has come: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_LINE_EVERY_S = 10.0
+
+Watch = Callable[[str, int, int], None]
+
+
+@contextmanager
+def progress(stream: IO[str]) -> Iterator[Watch]:
+    """Give a function to be told (what, done, total); quiet until there is something to say."""
+    console = Console(file=stream)
+    if not console.is_terminal:
+        yield _lines(stream)
+        return
+    columns = (
+        TextColumn("{task.description:<26}"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    tasks: dict[str, int] = {}
+    with Progress(*columns, console=console, transient=True) as bars:
+
+        def watch(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)  # type: ignore[assignment] # TaskID is an int
+            bars.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type] # TaskID is an int
+
+        yield watch
+
+
+def _lines(stream: IO[str]) -> Watch:
+    last: dict[str, float] = {}
+
+    def watch(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        due = now - last.get(what, 0.0) >= _LINE_EVERY_S
+        if what not in last or due or (done == total > 1):
+            last[what] = now
+            amount = f" {done}/{total} requests" if total > 1 else ""
+            print(f"{what}{amount}", file=stream, flush=True)
+
+    return watch
