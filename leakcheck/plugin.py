@@ -22,7 +22,8 @@ from leakcheck.errors import UsageError
 def names(kind: str) -> tuple[str, ...]:
     """Names of the modules in the folder `kind`, without importing them."""
     folder = importlib.import_module(f"leakcheck.{kind}")
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(folder.__path__)))
+    found = (module.name for module in pkgutil.iter_modules(folder.__path__))
+    return tuple(sorted(name for name in found if not name.startswith("_")))
 
 
 def load(kind: str, name: str, function: str) -> Callable[..., Any]:

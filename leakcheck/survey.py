@@ -11,9 +11,11 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from leakcheck import plugin, wording
+from leakcheck import backends, wording
+from leakcheck.backends import Backend, Broken, Refused
 from leakcheck.errors import TargetError
 from leakcheck.records import Chunk, Message, Request, Sampling, Target, TargetFacts, Usage
 
@@ -28,6 +30,7 @@ _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no
 class _Reply:
     usage: Usage | None
     logprobs: bool
+    error: str | None
 
 
 def survey(
@@ -45,18 +48,21 @@ async def _survey(
     target: Target, seed: int, models: tuple[str, ...], template_tokens: int | None
 ) -> TargetFacts:
     rng = random.Random(f"{seed}/survey")
-    backend = plugin.load("backends", target.backend, "connect")(target)
+    backend = backends.load(target.backend)(target)
     try:
-        first = await _ask(backend, "Say yes.", top_logprobs=2)
-        plain = first if first.usage else await _ask(backend, "Say yes.")
+        ask = partial(_ask, backend, timeout_s=target.timeout_s)
+        first = await ask("Say yes.", top_logprobs=2)
+        plain = first if first.usage else await ask("Say yes.")
+        if plain.error is not None:
+            raise TargetError(f"the target does not answer a first request: {plain.error}")
         if plain.usage is None or plain.usage.prompt_tokens is None:
             notes = ("the target reports no usage: prefix lengths are guesses in words",)
             return TargetFacts(models=models, reports_logprobs=first.logprobs, notes=notes)
         points: list[tuple[int, Usage]] = []
         for words in _LENGTHS:
             text = wording.filler(rng, words)
-            await _ask(backend, text)
-            again = await _ask(backend, text)
+            await ask(text)
+            again = await ask(text)
             if again.usage is None or again.usage.prompt_tokens is None:
                 break  # a context length reached, most likely: what was measured so far will do
             points.append((words, again.usage))
@@ -101,7 +107,9 @@ def _facts(
     )
 
 
-async def _ask(backend: Any, text: str, top_logprobs: int | None = None) -> _Reply:
+async def _ask(
+    backend: Backend, text: str, timeout_s: float, top_logprobs: int | None = None
+) -> _Reply:
     request = Request(
         id="survey",
         scenario="survey",
@@ -118,13 +126,13 @@ async def _ask(backend: Any, text: str, top_logprobs: int | None = None) -> _Rep
     )
     chunks: list[Chunk] = []
     try:
-        async for chunk in backend.stream(request):
-            chunks.append(chunk)  # noqa: PERF401 - what came before an error counts too
-    except Exception as error:
-        if top_logprobs is None and text == "Say yes.":
-            raise TargetError(f"the target does not answer a first request: {error}") from error
+        async with asyncio.timeout(timeout_s):
+            async for chunk in backend.stream(request):
+                chunks.append(chunk)
+    except (Refused, Broken, TimeoutError) as error:
+        return _Reply(usage=None, logprobs=False, error=str(error) or "no answer in time")
     usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
-    return _Reply(usage=usage, logprobs=any(chunk.logprobs for chunk in chunks))
+    return _Reply(usage=usage, logprobs=any(chunk.logprobs for chunk in chunks), error=None)
 
 
 def template_tokens(tokenizer: Any) -> int | None:

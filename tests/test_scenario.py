@@ -1,0 +1,149 @@
+import itertools
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakcheck import scenario
+from leakcheck.errors import ScenarioError
+from leakcheck.passphrase import load_words
+from leakcheck.records import TargetFacts
+
+GOOD = """
+schema = 1
+name = "example"
+version = 1
+summary = "An example."
+[load]
+windows = 3
+[traffic]
+use = "concurrent"
+[checks.foreign_passphrase]
+[gate]
+min_windows = 1
+"""
+FACTS = TargetFacts(block_tokens=16, overhead_tokens=2)
+
+
+def written(tmp_path, text):
+    path = tmp_path / "example.toml"
+    path.write_text(text)
+    return path
+
+
+def planned(path, seed=0, **overrides):
+    read = scenario.read(path, overrides)
+    return scenario.plan(read, seed=seed, facts=FACTS, words=load_words(), style="rare-token")
+
+
+def test_a_valid_file_is_read(tmp_path):
+    read = scenario.read(written(tmp_path, GOOD))
+    assert (read.name, read.load.windows, read.traffic.name) == ("example", 3, "concurrent")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("windows = 3", "window = 3", r"load: unknown key 'window'; did you mean 'windows'\?"),
+        ("windows = 3", 'windows = "3"', "load.windows: '3' is not of type integer"),
+        ("windows = 3", "windows = 0", "load.windows: 0 is out of range; use at least 1"),
+        ("windows = 3", "windows = 3\ncontrol = 1.5", "load.control: 1.5 is out of range"),
+        ("windows = 3", "", "load.windows: missing"),
+        ('use = "concurrent"', 'use = "concurent"', "did you mean 'concurrent'"),
+        ('use = "concurrent"', "", "traffic.use: missing"),
+        ('use = "concurrent"', 'use = "concurrent"\nelicit = 1', "did you mean 'eliciting'"),
+        ("[checks.foreign_passphrase]", "[checks.foreign_pass]", "did you mean 'foreign_passphr"),
+        ("schema = 1", "schema = 2", "schema: 2 is not supported; use 1"),
+        ("version = 1", "", "version: None is not of type integer"),
+        ("[gate]", "[gates]", r"unknown key 'gates'; did you mean 'gate'\?"),
+        ("min_windows = 1", "min_windows = 9", "can never be reached with load.windows = 3"),
+        ("[load]", "[load", "not valid TOML"),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_file_and_key(tmp_path, old, new, sentence):
+    path = written(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(ScenarioError, match=sentence) as caught:
+        scenario.read(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value).replace("(at", "")
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(ScenarioError, match="not UTF-8"):
+        scenario.read(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ScenarioError, match=r"no scenario file at .*nothing\.toml"):
+        scenario.find(str(tmp_path / "nothing.toml"))
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(ScenarioError, match="did you mean 'prefix-overlap'"):
+        scenario.find("prefix-overlp")
+
+
+def test_overrides_change_values_and_the_digest(tmp_path):
+    path = written(tmp_path, GOOD)
+    plain, changed = scenario.read(path), scenario.read(path, {"load.windows": 7})
+    assert (changed.load.windows, plain.load.windows) == (7, 3)
+    assert plain.digest != changed.digest
+
+
+def test_equal_seeds_give_equal_plans_byte_for_byte(tmp_path):
+    path = written(tmp_path, GOOD)
+    assert orjson.dumps(planned(path, 5)) == orjson.dumps(planned(path, 5))
+    assert orjson.dumps(planned(path, 5)) != orjson.dumps(planned(path, 6))
+
+
+def test_more_windows_leave_the_earlier_ones_as_they_were(tmp_path):
+    path = written(tmp_path, GOOD)
+    short, long = planned(path).requests, planned(path, **{"load.windows": 5}).requests
+    assert long[: len(short)] == short
+
+
+SHIPPED = scenario.shipped_files()
+
+
+def test_four_scenarios_are_shipped():
+    assert [path.stem for path in SHIPPED] == [
+        "control-group", "mixed-batch-differential", "prefix-overlap", "rare-token-passphrase",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_no_two_requests_of_a_phase_share_a_lane(path, seed):
+    plan = planned(path, seed, **{"load.windows": 2})
+    for _, group in itertools.groupby(plan.requests, key=lambda r: (r.window, r.phase)):
+        lanes = [(r.worker, r.lane) for r in group]
+        assert len(lanes) == len(set(lanes))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_a_request_carries_its_own_phrases_and_nobody_elses(path, seed):
+    requests = planned(path, seed, **{"load.windows": 3}).requests
+    texts = {r.id: " ".join(m.content for m in r.messages) for r in requests}
+    phrases = [
+        (r.id, r.twin, p.text)
+        for r in requests
+        for p in (r.ticket, r.passphrase, r.withheld)
+        if p is not None
+    ]
+    withheld = {r.withheld.text for r in requests if r.withheld is not None}
+    for reader, text in texts.items():
+        for owner, twin, phrase in phrases:
+            mine = reader in (owner, twin) or requests_are_twins(requests, reader, owner)
+            assert (phrase in text) == (mine and phrase not in withheld)
+
+
+def requests_are_twins(requests, one, other):
+    by_id = {r.id: r for r in requests}
+    root = {i: by_id[i].twin or i for i in (one, other)}
+    return root[one] == root[other]

@@ -1,0 +1,122 @@
+import itertools
+
+import pytest
+
+from leakcheck import scenario, wording
+from leakcheck.passphrase import load_words
+from leakcheck.records import TargetFacts
+from leakcheck.traffic.shared_prefix import KINDS, TIMINGS, Cell, grid
+
+FACTS = TargetFacts(block_tokens=16, overhead_tokens=2)
+PATHS = {path.stem: path for path in scenario.shipped_files()}
+
+
+def planned(name, windows, seed=0, facts=FACTS):
+    read = scenario.read(PATHS[name], {"load.windows": windows})
+    return scenario.plan(read, seed=seed, facts=facts, words=load_words(), style="phrase").requests
+
+
+def words_before_secret(request):
+    return request.messages[0].content.split(" My ticket is ")[0].split()
+
+
+def test_both_arms_of_the_control_group_have_the_same_lengths():
+    requests = planned("control-group", 200)
+    lengths = {"planted": [], "control": []}
+    for r in requests:
+        if r.passphrase or r.withheld:
+            lengths[r.arm].append(len(r.messages[0].content.split()))
+    mean = {arm: sum(values) / len(values) for arm, values in lengths.items()}
+    assert abs(mean["planted"] - mean["control"]) < 2
+
+
+def test_control_windows_carry_no_passphrase_and_keep_one_withheld():
+    control = [r for r in planned("control-group", 40) if r.arm == "control"]
+    assert control
+    assert all(r.passphrase is None for r in control)
+    assert any(r.withheld is not None for r in control)
+
+
+def test_both_arms_are_drawn():
+    arms = {r.window: r.arm for r in planned("control-group", 120)}
+    planted = sum(arm == "planted" for arm in arms.values())
+    assert 40 <= planted <= 80
+
+
+def test_a_blank_sentence_is_as_long_as_one_with_a_passphrase():
+    phrase = wording.PASSPHRASE.format(passphrase=" ".join("abcdef"))
+    assert len(wording.blank(6).split()) == len(phrase.split())
+
+
+def test_the_grid_visits_every_cell_once():
+    cells = grid(16, 4)
+    assert len(cells) == len({c.name for c in cells}) == 4 * len(KINDS) * len(TIMINGS) * 4
+
+
+def test_without_a_known_block_size_the_usual_ones_are_tried():
+    assert {c.block_tokens for c in grid(None, 2)} == {16, 32, 64, 128}
+
+
+@pytest.mark.parametrize(("kind", "at"), [("first", 16), ("middle", 24), ("last", 31)])
+def test_a_single_difference_lies_in_the_last_whole_block(kind, at):
+    cell = Cell(blocks=2, block_tokens=16, offset=1, kind=kind, timing="cold")
+    assert cell.differs_at == at
+
+
+def test_prefixes_have_the_planned_length_and_likeness():
+    by_id = {r.id: r for r in planned("prefix-overlap", 40)}
+    kinds = set()
+    for recipient in by_id.values():
+        if recipient.partner is None:
+            continue
+        source = by_id[recipient.partner]
+        size, kind, _ = recipient.cell.split()
+        tokens = eval(size) - FACTS.overhead_tokens  # noqa: S307 - our own "2*16-1"
+        mine, theirs = words_before_secret(recipient), words_before_secret(source)
+        same = sum(
+            1 for _ in itertools.takewhile(lambda p: p[0] == p[1], zip(mine, theirs, strict=False))
+        )
+        assert len(mine) == tokens
+        if kind == "equal":
+            assert same == tokens
+        elif kind == "length":
+            assert same == 0
+            assert source.passphrase.text in source.messages[0].content.split(" My ticket")[0]
+        else:
+            assert sum(a != b for a, b in zip(mine, theirs, strict=True)) == 1
+            assert same == max(0, recipient.shared_tokens - FACTS.overhead_tokens)
+        kinds.add(kind)
+    assert kinds == set(KINDS)
+
+
+def test_twins_have_the_very_same_payload():
+    requests = planned("mixed-batch-differential", 5)
+    by_id = {r.id: r for r in requests}
+    twins = [r for r in requests if r.twin]
+    assert len(twins) == 5 * 2 * 2
+    for r in twins:
+        alone = by_id[r.twin]
+        assert (r.messages, r.sampling, r.stream) == (alone.messages, alone.sampling, alone.stream)
+        assert alone.cell == "alone"
+
+
+def test_an_alone_request_has_its_phase_for_itself():
+    requests = planned("mixed-batch-differential", 5)
+    phases = {}
+    for r in requests:
+        phases.setdefault((r.window, r.phase), []).append(r)
+    for group in phases.values():
+        assert len(group) == 1 or all(r.cell != "alone" for r in group)
+
+
+def test_neutral_and_planted_companions_have_the_same_shape():
+    requests = planned("mixed-batch-differential", 20)
+    words = {"neutral": [], "planted": []}
+    for r in requests:
+        if r.role == "companion":
+            words[r.cell].append(len(r.messages[0].content.split()))
+    assert sorted(words["neutral"]) == sorted(words["planted"])
+
+
+def test_filler_never_contains_a_rare_word():
+    assert not set(wording.WORDS) & set(load_words())
