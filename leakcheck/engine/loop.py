@@ -1,0 +1,92 @@
+"""The engine on a thread of its own; everything reaches it through one inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from leakcheck.engine.delivery import Delivery
+from leakcheck.engine.engine import Engine
+from leakcheck.engine.values import GenerateRequest, Update
+
+Command = Callable[[], list[Update]]
+
+
+class EngineLoop:
+    """Steps the engine while it has work and sleeps when it has none.
+
+    The event loop submits and aborts; the thread hands each step's updates back to the event loop
+    in one call. If a step raises, every request in flight fails and `failed` is set.
+    """
+
+    def __init__(self, engine: Engine, delivery: Delivery) -> None:
+        self.engine = engine
+        self.delivery = delivery
+        self.failed = False
+        self._inbox: SimpleQueue[Command | None] = SimpleQueue()
+        self._events: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; call on the event loop that the updates shall come back to."""
+        self._events = asyncio.get_running_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current step; every request in flight is aborted."""
+        self._inbox.put(None)
+        self._thread.join(timeout=5)
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Queue a request; RequestError at once when it can never be served."""
+        self.engine.check(request)
+
+        def command() -> list[Update]:
+            self.engine.submit(request)
+            return []
+
+        self._inbox.put(command)
+
+    def abort(self, request_id: str) -> None:
+        """End a request and free what it holds, before the next step."""
+        self._inbox.put(lambda: self.engine.abort(request_id))
+
+    def abort_all(self) -> None:
+        """End every request in flight, before the next step."""
+
+        def command() -> list[Update]:
+            return [u for request_id in list(self.engine.live) for u in self.engine.abort(request_id)]
+
+        self._inbox.put(command)
+
+    def _run(self) -> None:
+        try:
+            while self._obey():
+                if self.engine.has_work:
+                    self._send(self.engine.step())
+        except Exception:
+            # Whatever broke, the clients must hear of it: an answer that never ends says nothing.
+            logging.getLogger(__name__).exception("the engine stopped")
+            self.failed = True
+            self._post(self.delivery.fail)
+
+    def _obey(self) -> bool:
+        """Do what the inbox says, waiting for it when there is no work; False: stop."""
+        while not self._inbox.empty() or not self.engine.has_work:
+            command = self._inbox.get()
+            if command is None:
+                return False
+            self._send(command())
+        return True
+
+    def _send(self, updates: list[Update]) -> None:
+        if updates:
+            self._post(self.delivery.deliver, updates)
+
+    def _post(self, call: Callable[..., object], *arguments: object) -> None:
+        if self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(call, *arguments)
+
