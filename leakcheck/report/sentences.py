@@ -1,0 +1,237 @@
+"""The words of a report: what every renderer says in the same way.
+
+A percentage never stands without its counts. Bounds that are claims ("at most") are rounded up,
+everything else to the nearest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
+
+SEVERITY = {"leak": 0, "corruption": 1, "note": 2}
+
+MEANING: dict[Status, str] = {
+    "leak": "somebody else's content stood in an answer",
+    "corruption": "an answer changed with its neighbours beyond the noise floor, confirmed by "
+    "replay, without showing anybody's content",
+    "clean": "nobody's content stood in another answer, over enough windows and with the tested "
+    "condition shown to have occurred",
+    "inconclusive": "too little was seen to say clean or leak",
+    "error": "the target or the harness failed, so nothing was judged",
+}
+
+
+def percent(value: float, rounding: Literal["nearest", "up"] = "nearest") -> str:
+    """A fraction as "3.6 %": one decimal, more next to 0 % and 100 %, which stand for 0 and 1 only."""
+    hundred = value * 100
+    if value <= 0:
+        return "0 %"
+    if value >= 1:
+        return "100 %"
+    edge = min(hundred, 100 - hundred)
+    decimals = 1 if edge >= 0.1 else min(12, 1 - math.floor(math.log10(edge)))  # noqa: PLR2004 (0.1 %)
+    scaled = hundred * 10**decimals
+    shown = (math.ceil(scaled - 1e-9) if rounding == "up" else round(scaled)) / 10**decimals
+    if hundred < 0.001:  # noqa: PLR2004 (more zeros than anybody counts)
+        return f"{shown:.1e} %"
+    return f"{shown:.{decimals}f} %"
+
+
+def interval(rate: Rate, dash: str = "-") -> str:
+    """The exact two-sided 95 % interval: "0-3.6 %"."""
+    if not rate.trials:
+        return "not measured"
+    return f"{percent(rate.low).removesuffix(' %')}{dash}{percent(rate.high)}"
+
+
+def setting(value: float) -> str:
+    """A fraction that was chosen, not measured: "50 %"."""
+    return f"{100 * value:g} %"
+
+
+def counts(rate: Rate) -> str:
+    """Numerator and denominator: "7/100"."""
+    return f"{rate.events}/{rate.trials}"
+
+
+def rate_of_windows(rate: Rate) -> str:
+    """A leak rate in full: "7/100 windows = 7.0 %, 2.9-13.9 %, at most 12.8 %"."""
+    if rate.value is None:
+        return f"{counts(rate)} windows, not measured"
+    value = f" = {percent(rate.value)}" if rate.events else ""
+    most = percent(rate.upper, "up")
+    return f"{counts(rate)} windows{value}, {interval(rate)}, at most {most}"
+
+
+def certified(verdict: Verdict) -> str:
+    """The bound after echo, or why there is none."""
+    return "none" if verdict.bound is None else percent(verdict.bound, "up")
+
+
+def exposure_in_brief(exposure: Exposure) -> str:
+    """One exposure in a few characters: "echo 798/800", "echo 3/400 (too little, at least 50 %)"."""
+    name = exposure.name.replace("-", " ").replace("_", " ")
+    short = f"{name} {measured(exposure)}"
+    if exposure.enough is False:
+        wanted = f", at least {minimum(exposure)}" if exposure.minimum is not None else ""
+        return f"{short} (too little{wanted})"
+    return short
+
+
+def measured(exposure: Exposure) -> str:
+    """What was measured: counts of a rate, a number, or "not measured"."""
+    if exposure.measured is None:
+        return "not measured"
+    if isinstance(exposure.measured, Rate):
+        return counts(exposure.measured) if exposure.measured.trials else "not measured"
+    return f"{exposure.measured:g}"
+
+
+def minimum(exposure: Exposure) -> str:
+    """What the scenario asks for: a percentage of a rate, a number, or "none set"."""
+    if exposure.minimum is None:
+        return "none set"
+    if isinstance(exposure.measured, float | int) or exposure.minimum > 1:
+        return f"{exposure.minimum:g}"
+    return setting(exposure.minimum)
+
+
+def direction(finding: Finding, arrow: str = "->") -> str:
+    """Who reached whom: "r00248 -> r00224", or the recipient alone."""
+    if finding.source is None:
+        return finding.recipient
+    return f"{finding.source} {arrow} {finding.recipient}"
+
+
+def ranked(report: Report) -> list[Finding]:
+    """Every finding of the report, leaks first, otherwise in the order of the verdicts."""
+    every = [finding for verdict in report.verdicts for finding in verdict.findings]
+    return sorted(every, key=lambda finding: SEVERITY[finding.severity])
+
+
+def findings_total(report: Report) -> int:
+    """Findings of all scenarios, those that the report does not list included."""
+    return sum(max(verdict.findings_total, len(verdict.findings)) for verdict in report.verdicts)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: "8.4 s", "4 min 12 s"."""
+    if seconds < 10:  # noqa: PLR2004 (below it a decimal matters)
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def outcomes(report: Report) -> str:
+    """How the requests ended: "1600 requests: 1598 ok, 2 unknown"."""
+    parts = ", ".join(f"{count} {name}" for name, count in report.requests.items() if count)
+    total = sum(report.requests.values())
+    return f"{total} requests: {parts}" if parts else "no requests"
+
+
+def headline(report: Report) -> str:
+    """The answer in one sentence, without the status word in front."""
+    sentence = {
+        "leak": _leak,
+        "corruption": _corruption,
+        "clean": _clean,
+        "inconclusive": _inconclusive,
+        "error": _error,
+    }[report.status](report)
+    if report.interrupted:
+        return f"{sentence.removesuffix('.')}; interrupted, so this is from what was observed"
+    return sentence
+
+
+def next_steps(report: Report, folder: str = "DIR") -> list[str]:
+    """What to do with this report, most useful first; `folder` is the run folder."""
+    steps = {
+        "leak": ["read each finding: it names source, recipient and how they overlapped"],
+        "corruption": ["compare the answers of each finding: alone, mixed, and replayed"],
+        "clean": ["keep the run folder: it proves the claim without the target"],
+        "inconclusive": ["inconclusive is not clean: raise what the reasons name and run again"],
+        "error": ["mend what the reasons name and run again"],
+    }[report.status]
+    again = f"leakcheck analyze {folder}"
+    steps.append(f"the same report again, without the target: {again}")
+    return steps
+
+
+def not_clean(report: Report) -> list[Verdict]:
+    """The verdicts that need a reason in front of the reader."""
+    return [verdict for verdict in report.verdicts if verdict.status != "clean"]
+
+
+def _of_status(report: Report, status: Status) -> list[Verdict]:
+    return [verdict for verdict in report.verdicts if verdict.status == status]
+
+
+def _joined(parts: Iterable[str]) -> str:
+    listed = list(parts)
+    if len(listed) < 3:  # noqa: PLR2004 ("a and b")
+        return " and ".join(listed)
+    return f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _leak(report: Report) -> str:
+    places = _joined(
+        f"{verdict.leak_rate.events} of {verdict.leak_rate.trials} windows of {verdict.scenario}"
+        for verdict in _of_status(report, "leak")
+    )
+    leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
+    first = f", first {_from_to(leaks[0])}" if leaks else ""
+    return f"in {places or 'this run'} somebody else's content stood in an answer{first}"
+
+
+def _from_to(finding: Finding) -> str:
+    if finding.source is None:
+        return f"in {finding.recipient}"
+    return f"from {finding.source} to {finding.recipient}"
+
+
+def _corruption(report: Report) -> str:
+    parts = []
+    for verdict in _of_status(report, "corruption"):
+        found = sum(finding.severity == "corruption" for finding in verdict.findings)
+        least = "at least " if verdict.findings_total > len(verdict.findings) else ""
+        parts.append(f"{least}{found} {'answer' if found == 1 else 'answers'} of {verdict.scenario}")
+    changed = _joined(parts) or "answers"
+    return f"{changed} changed in company, confirmed by replay, with nobody's content shown"
+
+
+def _clean(report: Report) -> str:
+    trials = sum(verdict.leak_rate.trials for verdict in report.verdicts)
+    events = sum(verdict.leak_rate.events for verdict in report.verdicts)
+    bounds = [verdict.bound for verdict in report.verdicts if verdict.bound is not None]
+    seen = f"{events} of {trials} windows showed somebody else's content"
+    if not bounds:
+        return seen
+    most = percent(max(bounds), "up")
+    each = "windows" if len(report.verdicts) == 1 else "windows of any scenario"
+    return f"{seen}, so at most {most} of the {each} leak (95 % confidence)"
+
+
+def _inconclusive(report: Report) -> str:
+    open_ones = _of_status(report, "inconclusive")
+    if not open_ones:
+        return "no scenario was judged"
+    first = open_ones[0]
+    why = f": {first.reasons[0]}" if first.reasons else ""
+    if len(report.verdicts) == 1:
+        return f"{first.scenario} cannot be judged{why}"
+    many = f"{len(open_ones)} of {len(report.verdicts)} scenarios cannot be judged"
+    return f"{many}, first {first.scenario}{why}"
+
+
+def _error(report: Report) -> str:
+    for verdict in _of_status(report, "error"):
+        if verdict.reasons:
+            return f"{verdict.scenario}: {verdict.reasons[0]}"
+    for event in report.events:
+        if event.kind in {"target-lost", "worker-died"}:
+            return f"{event.kind.replace('-', ' ')}: {event.detail}"
+    return "nothing could be judged"

@@ -1,0 +1,166 @@
+"""The one-screen verdict. Everything a target said is shown as plain, visible text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from leakcheck.records import Finding, Report, Status, Verdict
+from leakcheck.report import sentences
+from leakcheck.report.untrusted import clipped, cut, excerpt, visible
+
+FINDINGS = 5
+"""Findings shown at most; the others are in report.html."""
+
+_CONTEXT = 60
+_NAME = 40
+_REASONS = 3
+_TABLE_WIDTH = 96
+_COLOURS: dict[Status, str] = {
+    "clean": "bold green",
+    "leak": "bold red",
+    "corruption": "bold magenta",
+    "inconclusive": "bold yellow",
+    "error": "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One logical line; where it is wrapped, what follows is indented by `hang` columns."""
+
+    text: Text
+    hang: int = 0
+
+
+_BLANK = _Line(text=Text())
+
+
+def render(report: Report, *, width: int = 100, colour: bool = False, folder: str = "") -> str:
+    """The verdict for a terminal `width` columns wide; ANSI colours only when `colour`.
+
+    `folder` is the run folder, named in "next"; without it a placeholder stands there. The caller
+    decides `colour` (NO_COLOR, a pipe). Our own words are ASCII; excerpts may not be.
+    """
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(width, 20),
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    blocks = [
+        [_headline(report)],
+        list(_scenarios(report, width)),
+        list(_findings(report)),
+        list(_reasons(report)),
+        list(_run(report)),
+        list(_next(report, folder)),
+    ]
+    for number, block in enumerate(filter(None, blocks)):
+        for line in [_BLANK, *block] if number else block:
+            _print(console, line)
+    return out.getvalue()
+
+
+def _print(console: Console, line: _Line) -> None:
+    first = True
+    for part in line.text.wrap(console, console.width - line.hang):
+        part.rstrip()
+        console.print(part if first else Text(" " * line.hang).append_text(part))
+        first = False
+
+
+def _headline(report: Report) -> _Line:
+    text = Text.assemble((f"{report.status}:", _COLOURS[report.status]), " ")
+    return _Line(text=text.append(_shown(sentences.headline(report), 600)))
+
+
+def _scenarios(report: Report, width: int) -> Iterator[_Line]:
+    names = [visible(clipped(verdict.scenario, _NAME)) for verdict in report.verdicts]
+    column = max([len("scenario"), *map(len, names)])
+    wide = width >= _TABLE_WIDTH
+    if wide and names:
+        title = f"{'scenario':{column}}  {'verdict':12}  windows with a leak, exact 95 % interval"
+        yield _Line(text=Text(title, "dim"))
+    for name, verdict in zip(names, report.verdicts, strict=True):
+        text = Text(name.ljust(column) if wide else name, "bold").append("  ")
+        text.append(verdict.status.ljust(12) if wide else verdict.status, _COLOURS[verdict.status])
+        if wide:
+            yield _Line(text=text.append("  ").append(_rate(verdict), "not bold"), hang=column + 16)
+        else:
+            yield _Line(text=text, hang=2)
+            yield _Line(text=Text(f"  {_rate(verdict)}"), hang=2)
+        shown = ", ".join(_shown(sentences.exposure_in_brief(e)) for e in verdict.exposure)
+        yield _Line(text=Text(f"  {shown or 'exposure not measured'}", "dim"), hang=2)
+
+
+def _rate(verdict: Verdict) -> str:
+    shown = sentences.rate_of_windows(verdict.leak_rate)
+    if verdict.status != "clean":
+        return shown
+    return f"{shown} ({sentences.certified(verdict)} after echo)"
+
+
+def _findings(report: Report) -> Iterator[_Line]:
+    worth = [f for f in sentences.ranked(report) if f.severity != "note"]
+    for number, finding in enumerate(worth[:FINDINGS], start=1):
+        yield from _finding(number, finding)
+    rest = sentences.findings_total(report) - min(len(worth), FINDINGS)
+    if worth and rest > 0:
+        yield _Line(text=Text(f"and {rest} more in report.html and report.json"))
+
+
+def _finding(number: int, finding: Finding) -> Iterator[_Line]:
+    style = _COLOURS["leak" if finding.severity == "leak" else "corruption"]
+    name = visible(clipped(finding.scenario, _NAME))
+    text = Text(f"{number}. ").append(_shown(sentences.direction(finding)), "bold")
+    text.append(f"  {_shown(finding.anomaly)}", style)
+    text.append(f"  {name}, window {finding.window}, {finding.relation}")
+    yield _Line(text=text, hang=3)
+    part = excerpt(finding.excerpt, finding.mark, _CONTEXT)
+    said = Text(f"   {part.before}")
+    if part.marked:
+        said.append(">>", style).append(part.marked, f"{style} reverse").append("<<", style)
+    yield _Line(text=said.append(part.after), hang=3)
+
+
+def _reasons(report: Report) -> Iterator[_Line]:
+    for verdict in sentences.not_clean(report):
+        name = visible(clipped(verdict.scenario, _NAME))
+        for reason in verdict.reasons[:_REASONS]:
+            yield _Line(text=Text.assemble((name, "bold"), f": {_shown(reason, 400)}"), hang=2)
+        if len(verdict.reasons) > _REASONS:
+            more = len(verdict.reasons) - _REASONS
+            yield _Line(text=Text(f"  and {more} more reasons in report.html"))
+
+
+def _run(report: Report) -> Iterator[_Line]:
+    facts = f"{sentences.outcomes(report)}; {sentences.duration(report.duration_s)}; "
+    yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
+    for event in report.events:
+        if event.kind != "finished":
+            kind = event.kind.replace("-", " ")
+            yield _Line(text=Text(_shown(f"{kind}: {event.detail}", 300), "yellow"), hang=2)
+
+
+def _next(report: Report, folder: str) -> Iterator[_Line]:
+    place = visible(folder).rstrip("/")
+    steps = sentences.next_steps(report, place or "DIR")
+    opened = [f"open {place}/report.html"] if place else []
+    for number, step in enumerate([*opened, *steps]):
+        yield _Line(text=Text(("      " if number else "next: ") + step), hang=6)
+
+
+def _shown(value: str, limit: int = 120) -> str:
+    return visible(cut(value, limit))
