@@ -1,0 +1,313 @@
+"""Run the checks, weigh the evidence, decide the verdicts. Pure: equal histories, equal reports."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leakcheck import confirm, curves, evidence, exposure, plugin
+from leakcheck.history import History
+from leakcheck.passphrase import false_match_bound
+from leakcheck.records import (
+    EXIT_CODES,
+    EXIT_INTERRUPTED,
+    SCHEMA,
+    CheckResult,
+    Exposure,
+    Finding,
+    Plan,
+    Rate,
+    Report,
+    RunEvent,
+    Status,
+    Verdict,
+)
+
+confirmations = confirm.confirmations
+
+PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
+FALSE_MATCH_LIMIT = 1e-9
+NEARLY_NOTHING = 0.05
+"""A target that answers less than this share of what was sent has not been tested at all."""
+KEPT_FINDINGS = 200
+VARIANTS = 1
+"""Ways in which one phrase can match at one place: the matcher compares one folded stream."""
+_SENTENCE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """Everything that the verdict on one scenario rests on."""
+
+    history: History
+    findings: tuple[Finding, ...]
+    exposure: tuple[Exposure, ...]
+    leak_rate: Rate
+    bound: float | None
+    false_match_bound: float
+
+    def having(self, severity: str) -> list[Finding]:
+        """The findings of one severity."""
+        return [f for f in self.findings if f.severity == severity]
+
+
+def analyze(history: History) -> Report:
+    """The judgement on a run. The worst verdict is that of the run; leak beats corruption beats
+    error beats inconclusive beats clean.
+    """
+    verdicts = tuple(judge(history.scenario(p.scenario.name), p) for p in history.plans)
+    worst: Status = "inconclusive"
+    status = min((v.status for v in verdicts), key=PRECEDENCE.index, default=worst)
+    interrupted = _open_end(history.events) == "interrupted"
+    code = EXIT_CODES[status]
+    seen = history.observations
+    span_ns = 0 if seen.empty else int(seen["end_ns"].max() - seen["start_ns"].min())
+    return Report(
+        schema=SCHEMA,
+        status=status,
+        exit_code=EXIT_INTERRUPTED if interrupted and code != EXIT_CODES["leak"] else code,
+        interrupted=interrupted,
+        duration_s=span_ns / 1e9,
+        requests=_counts(history),
+        verdicts=verdicts,
+        provenance=history.provenance,
+        events=history.events
+        + tuple(RunEvent(kind="torn-line", at_ns=0, detail=line) for line in history.torn),
+        leaks_by_pair=_pairs(history),
+    )
+
+
+def judge(history: History, plan: Plan) -> Verdict:
+    """The verdict on one scenario; `history` has only its rows."""
+    scenario = plan.scenario
+    results = [
+        plugin.load("checks", check.name, "check")(history, **check.options)
+        for check in scenario.checks
+    ]
+    case = _case(history, plan, results)
+    status, reasons = _decide(case)
+    return Verdict(
+        scenario=scenario.name,
+        version=scenario.version,
+        status=status,
+        reasons=reasons,
+        windows_planned=int((~history.windows["replay"]).sum()),
+        leak_rate=case.leak_rate,
+        bound=case.bound,
+        false_match_bound=case.false_match_bound,
+        exposure=case.exposure,
+        findings=case.findings[:KEPT_FINDINGS],
+        findings_total=len(case.findings),
+        notes=(*_notes(history), *(n for r in results for n in r.notes)),
+        curves=curves.draw(history, leaking_recipients(case.findings)),
+        tables={title: table for r in results for title, table in r.tables.items()},
+    )
+
+
+def leaking_recipients(findings: Sequence[Finding]) -> frozenset[str]:
+    """Requests that were answered with somebody else's content."""
+    return frozenset(f.recipient for f in findings if f.severity == "leak")
+
+
+def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case:
+    findings = tuple(sorted((f for r in results for f in r.findings), key=_weight))
+    measures = exposure.measure(history, plan.scenario.gate)
+    windows = history.windows[~history.windows["replay"]]
+    leaking = windows["window"].isin({f.window for f in findings if f.severity == "leak"})
+    leak_rate = evidence.rate(int(leaking.sum()), int((windows["trial"] | leaking).sum()))
+    echo = exposure.find(measures, "echo")
+    echoed = echo.measured.lower if echo and isinstance(echo.measured, Rate) else 0.0
+    scanned = history.scanned
+    return _Case(
+        history=history,
+        findings=findings,
+        exposure=measures,
+        leak_rate=leak_rate,
+        bound=min(1.0, leak_rate.upper / echoed) if echoed else None,
+        false_match_bound=false_match_bound(
+            outputs=scanned.texts,
+            phrases=scanned.phrases,
+            output_chars=math.ceil(scanned.chars / max(1, scanned.texts)),
+            variants=VARIANTS,
+            entropy_bits=scanned.entropy_bits,
+        ),
+    )
+
+
+def _weight(finding: Finding) -> tuple[int, int, str]:
+    """Order of findings: the gravest first; notes stay in the order of their check."""
+    if finding.anomaly == "withheld-passphrase":
+        return 2, finding.window, finding.recipient
+    rank = {"leak": 0, "corruption": 1, "note": 3}[finding.severity]
+    return (rank, finding.window, finding.recipient) if rank < 3 else (rank, 0, "")  # noqa: PLR2004 - the last rank
+
+
+# --- the decision --------------------------------------------------------------------------------
+
+
+def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
+    """Status and reasons: what was found, then what was broken, then what was not tested."""
+    leaks, corruptions = case.having("leak"), case.having("corruption")
+    doubts = _doubts(case)
+    if leaks and not doubts:
+        return "leak", _leak_reasons(case, leaks)
+    if corruptions:
+        return "corruption", _corruption_reasons(corruptions)
+    broken = _broken(case.history)
+    if broken is not None and broken[0] == "error":
+        return "error", (broken[1],)
+    missing = [*doubts] if leaks or case.false_match_bound > FALSE_MATCH_LIMIT else []
+    missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
+    missing += [] if broken is None else [broken[1]]
+    missing += [_shortfall(each) for each in case.exposure if each.enough is False]
+    if missing:
+        return "inconclusive", tuple(missing)
+    return "clean", (_clean_reason(case),)
+
+
+def _doubts(case: _Case) -> list[str]:
+    """Why a foreign passphrase in this run would not be proof."""
+    doubts = []
+    unsent = sum(f.anomaly == "withheld-passphrase" for f in case.findings)
+    leaks = len(case.having("leak"))
+    seen = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
+    if unsent:
+        doubts.append(
+            f"THE EXPERIMENT IS BROKEN: {unsent} answers show passphrases that were never "
+            f"sent{seen}"
+        )
+    if case.false_match_bound > FALSE_MATCH_LIMIT:
+        doubts.append(
+            f"by chance alone a foreign phrase would show with a probability of up to "
+            f"{case.false_match_bound:.1g} (more than {FALSE_MATCH_LIMIT:g}){seen}; "
+            "use longer passphrases"
+        )
+    return doubts
+
+
+def _leak_reasons(case: _Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
+    rate, answers = case.leak_rate, len(leaking_recipients(leaks))
+    where = f"in {rate.events} of {rate.trials} windows"
+    if not rate.events:
+        where = "in replays that were sent to confirm a suspicion, and in no window before"
+    verb = "answer shows" if answers == 1 else "answers show"
+    what = f"{answers} {verb} somebody else's passphrase or ticket, {where}"
+    return what, leaks[0].explanation
+
+
+def _corruption_reasons(corruptions: Sequence[Finding]) -> tuple[str, ...]:
+    what = (
+        "answers lose their own ticket in company and keep it alone, confirmed by replay of "
+        f"{len(corruptions)} of them"
+    )
+    return what, corruptions[0].explanation
+
+
+def _broken(history: History) -> tuple[Status, str] | None:
+    """What kept the scenario from being tested, and whether the target is to blame."""
+    requests = history.requests[history.requests["replays"].isna()]
+    sent = requests[requests["outcome"] != "unsent"]
+    answered, planned = int((sent["outcome"] == "ok").sum()), len(requests)
+    end = _open_end(history.events)
+    if end == "target-lost" and len(sent) < planned:
+        detail = next(e.detail for e in reversed(history.events) if e.kind == end)
+        text = f"the target was lost after {answered} of {planned} requests were answered"
+        return "error", f"{text}: {_short(detail)}" if detail else text
+    if not len(sent):
+        why = ": the run was interrupted before" if end == "interrupted" else ""
+        return "inconclusive", f"none of {planned} requests was sent{why}"
+    if answered >= NEARLY_NOTHING * len(sent):
+        return None
+    seen = history.observations
+    other = seen[seen["outcome"] != "ok"]
+    refused = (other["outcome"] == "failed") & other["status"].notna()
+    error, times = Counter(other["error"].fillna("no reason given")).most_common(1)[0]
+    status: Status = "inconclusive" if 2 * refused.sum() > len(other) else "error"
+    verb = "refused nearly everything" if status == "inconclusive" else "answered nearly nothing"
+    return status, (
+        f"the target {verb}: {answered} of {len(sent)} requests were answered; "
+        f"most often ({times} times): {_short(str(error))}"
+    )
+
+
+def _open_end(events: Sequence[RunEvent]) -> str | None:
+    """`interrupted` or `target-lost` if that is how the run ended, resumptions considered."""
+    end = None
+    for event in events:
+        if event.kind in ("interrupted", "target-lost"):
+            end = event.kind
+        elif event.kind in ("resumed", "finished"):
+            end = None
+    return end
+
+
+def _shortfall(measure: Exposure) -> str:
+    """What is missing, in plain words."""
+    if isinstance(measure.measured, Rate):
+        return (
+            f"{measure.name} too low: {measure.text}; "
+            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound"
+        )
+    return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
+
+
+def _clean_reason(case: _Case) -> str:
+    rate = case.leak_rate
+    text = f"nobody was answered with somebody else's content in {rate.trials} windows"
+    if case.bound is None:
+        return text
+    return (
+        f"{text}; leaks in more than {100 * case.bound:.2g} % of windows are excluded with 95 % "
+        "confidence (the bound for what shows, divided by the lower bound of the echo rate)"
+    )
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SENTENCE_CHARS else line[: _SENTENCE_CHARS - 1] + "…"
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _notes(history: History) -> list[str]:
+    requests, seen = history.requests, history.observations
+    notes = []
+    unknown = int((requests["outcome"] == "unknown").sum())
+    if unknown:
+        notes.append(
+            f"{unknown} of {len(requests)} requests have an unknown outcome; their passphrases "
+            "may be inside the target and keep counting as planted"
+        )
+    unsent = int((requests["outcome"] == "unsent").sum())
+    if unsent:
+        notes.append(f"{unsent} of {len(requests)} requests were never sent")
+    again = len(seen) - seen["request_id"].nunique()
+    if again:
+        notes.append(f"{again} attempts were repetitions of a refused or failed one")
+    return notes
+
+
+def _counts(history: History) -> dict[str, int]:
+    outcomes = Counter(history.requests["outcome"])
+    return {
+        "planned": len(history.requests),
+        **{name: outcomes[name] for name in ("ok", "failed", "unknown", "unsent")},
+        "attempts": len(history.observations),
+        "replays": int(history.requests["replays"].notna().sum()),
+    }
+
+
+def _pairs(history: History) -> tuple[tuple[str, str, int], ...]:
+    """Leaks by tenant of source and recipient; a pair of requests counts once."""
+    matches = history.matches
+    sent = matches["kind"].isin(["passphrase", "ticket"])
+    leaks = matches[sent & (matches["owner"] == "foreign")]
+    tenants = history.requests.set_index("id")["tenant"]
+    pairs = leaks[["source", "recipient"]].drop_duplicates()
+    counts = Counter(
+        zip(pairs["source"].map(tenants), pairs["recipient"].map(tenants), strict=True)
+    )
+    return tuple((source, recipient, n) for (source, recipient), n in sorted(counts.items()))

@@ -1,0 +1,83 @@
+"""One rule over a history a file: `check(history, *, options) -> CheckResult`.
+
+The history is that of one scenario; sources may lie in any other. Here is what the sentences and
+excerpts of all findings have in common.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from leakcheck.history import History
+from leakcheck.records import Request
+
+EXCERPT_CHARS = 160
+
+
+def first_of_each_pair(matches: pd.DataFrame) -> list[Any]:
+    """Of the matches between each source and recipient the first, as named tuples.
+
+    The field `content` goes before others, then the order of the text decides.
+    """
+    ordered = matches.assign(other=matches["field"] != "content").sort_values(
+        ["window", "recipient", "source", "other", "start"], kind="stable"
+    )
+    return list(ordered.drop_duplicates(["recipient", "source"]).itertuples(index=False))
+
+
+def quote(history: History, match: Any) -> tuple[str, tuple[int, int]]:
+    """The excerpt and mark of a row of `matches`."""
+    text = history.text(match.recipient, match.field, observation=match.observation)
+    return excerpt(text, match.start, match.end)
+
+
+def where_found(match: Any) -> dict[str, Any]:
+    """What the evidence of a finding says about its match."""
+    return {
+        "field": match.field,
+        "start": int(match.start),
+        "end": int(match.end),
+        "variant": match.variant,
+    }
+
+
+def who(request: Request, *, window: bool = False) -> str:
+    """`r00224 (tenant t00)` or `r00224 (tenant t00, window 14)`, to be read aloud."""
+    where = f", window {request.window}" if window else ""
+    return f"{request.id} (tenant {request.tenant}{where})"
+
+
+def when(history: History, source: str, recipient: str) -> str:
+    """How source and recipient lay in time, as the end of a sentence."""
+    timing = history.timing(source, recipient)
+    if timing.relation == "concurrent":
+        return f"the two ran at the same time for {seconds(timing.seconds)}"
+    if timing.relation == "sequential":
+        return f"{source} had ended {seconds(timing.seconds)} before {recipient} began"
+    return (
+        f"{source} had not been sent by then: an earlier run with the same seed may have left it "
+        "in the target"
+    )
+
+
+def seconds(value: float | None) -> str:
+    """A duration with as many digits as say something: `12.3 s`, `0.21 s`, `0.004 s`."""
+    if value is None:
+        return "an unknown time"
+    digits = 1 if value >= 10 else 2 if value >= 0.1 else 3  # noqa: PLR2004 - digits that matter
+    return f"{value:.{digits}f} s"
+
+
+def excerpt(text: str, start: int, end: int) -> tuple[str, tuple[int, int]]:
+    """About 160 characters of `text` around start..end, and where that passage is in them.
+
+    An ellipsis stands where text was left out.
+    """
+    margin = max(0, EXCERPT_CHARS - (end - start)) // 2
+    first, last = max(0, start - margin), min(len(text), end + margin)
+    before = "…" if first else ""
+    after = "…" if last < len(text) else ""
+    shift = len(before) - first
+    return f"{before}{text[first:last]}{after}", (start + shift, end + shift)

@@ -1,0 +1,127 @@
+"""Everybody must get the answer to their own request: it shows the ticket of that request.
+
+Somebody else's ticket in an answer is a `foreign-answer`, a leak, whether or not the own ticket
+stands beside it. Nobody's ticket is a `lost-answer`. A weak model loses tickets by itself, so that
+is a note, unless replays show that the company does it: the very same request returns its ticket
+alone, and loses it again when its window is replayed (`analyzer.confirmations` sends these).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from leakcheck.checks import excerpt, first_of_each_pair, quote, when, where_found, who
+from leakcheck.history import History
+from leakcheck.records import CheckResult, Finding
+
+CHECK = "own_answer"
+ALONE = "replay alone"
+IN_WINDOW = "replay in window"
+"""Cells of the replays that confirm a suspicion."""
+
+
+def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> CheckResult:
+    """Findings for foreign and for lost tickets.
+
+    A lost answer is corruption when at least `kept_alone` replays alone were answered and all of
+    them with the ticket, and at least `lost_again` replays in the window were answered without it.
+    """
+    matches = history.matches
+    tickets = matches[matches["kind"] == "ticket"]
+    foreign = tickets[tickets["owner"] == "foreign"]
+    states = ticket_states(history)
+    findings = [_foreign(history, match) for match in first_of_each_pair(foreign)]
+    first = states[~states["replay"]]
+    lost = first[first["lost"]]
+    for row in lost.itertuples():
+        replays = states[states["replays"] == row.id]
+        findings.append(_lost(history, row, replays, kept_alone, lost_again))
+    return CheckResult(check=CHECK, findings=tuple(findings), notes=_notes(first))
+
+
+def ticket_states(history: History) -> pd.DataFrame:
+    """One row a request with a ticket that was answered: id window cell replays replay own foreign
+    lost. `lost`: neither its own ticket nor anybody else's shows.
+    """
+    requests = history.requests
+    table = requests[requests["has_ticket"] & (requests["outcome"] == "ok")]
+    table = table[["id", "window", "cell", "replays"]].copy()
+    matches = history.matches
+    tickets = matches[matches["kind"] == "ticket"]
+    for owner in ("own", "foreign"):
+        table[owner] = table["id"].isin(tickets.loc[tickets["owner"] == owner, "recipient"])
+    table["replay"] = table["replays"].notna()
+    table["lost"] = ~table["own"] & ~table["foreign"]
+    return table.sort_values(["window", "id"], kind="stable")
+
+
+def _notes(first: pd.DataFrame) -> tuple[str, ...]:
+    lost, answered = int(first["lost"].sum()), len(first)
+    if not lost:
+        return (f"no answer of {answered} lost its ticket",)
+    share = lost / answered
+    text = (
+        f"{lost} of {answered} answers ({share:.1%}) show nobody's ticket: how often this model "
+        "loses tickets is the noise floor of such findings"
+    )
+    return (text,)
+
+
+def _foreign(history: History, match: Any) -> Finding:
+    source, recipient = history.by_id(match.source), history.by_id(match.recipient)
+    text, mark = quote(history, match)
+    matches = history.matches
+    own = matches[(matches["recipient"] == recipient.id) & (matches["owner"] == "own")]
+    beside = "beside its own" if (own["kind"] == "ticket").any() else "in place of its own"
+    return Finding(
+        check=CHECK,
+        anomaly="foreign-answer",
+        severity="leak",
+        scenario=recipient.scenario,
+        window=recipient.window,
+        recipient=recipient.id,
+        source=source.id,
+        relation=history.relation(source.id, recipient.id),
+        excerpt=text,
+        mark=mark,
+        explanation=(
+            f"{who(recipient, window=True)} was answered with the ticket of {who(source)} "
+            f"{beside}; {when(history, source.id, recipient.id)}."
+        ),
+        evidence=where_found(match),
+    )
+
+
+def _lost(
+    history: History, row: Any, replays: pd.DataFrame, kept_alone: int, lost_again: int
+) -> Finding:
+    request = history.by_id(row.id)
+    alone = replays[replays["cell"] == ALONE]
+    again = replays[replays["cell"] == IN_WINDOW]
+    kept, lost = int(alone["own"].sum()), int(again["lost"].sum())
+    confirmed = kept >= kept_alone and kept == len(alone) and lost >= lost_again
+    replayed = (
+        f"; sent again alone it returned it {kept} of {len(alone)} times, and with its whole "
+        f"window it lost it {lost} of {len(again)} times"
+        if len(replays)
+        else "; it was not sent again"
+    )
+    answer = history.text(request.id)
+    return Finding(
+        check=CHECK,
+        anomaly="lost-answer",
+        severity="corruption" if confirmed else "note",
+        scenario=request.scenario,
+        window=request.window,
+        recipient=request.id,
+        excerpt=excerpt(answer, 0, 0)[0],
+        explanation=f"{who(request, window=True)} was answered without any ticket{replayed}.",
+        evidence={
+            "kept_alone": kept,
+            "replayed_alone": len(alone),
+            "lost_in_window": lost,
+            "replayed_in_window": len(again),
+        },
+    )

@@ -1,0 +1,66 @@
+"""Leak rate against measured concurrency, and against the sub-conditions of the traffic shape."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pandas as pd
+
+from leakcheck import evidence
+from leakcheck.history import History
+from leakcheck.records import Curve, Rate
+
+
+def draw(history: History, leaking: Collection[str]) -> tuple[Curve, ...]:
+    """Curves of one scenario; `leaking` are the recipients that show somebody else's content.
+
+    The unit is the window: a level counts windows that have a recipient at it, and those in which
+    such a recipient leaks. Replays do not count.
+    """
+    requests = history.requests
+    shown = requests[requests["replays"].isna() & (requests["outcome"] == "ok")]
+    shown = shown.assign(leaks=shown["id"].isin(leaking))
+    curves = [_by_concurrency(history.windows, shown)]
+    recipients = shown[shown["role"] == "recipient"]
+    shared = recipients[recipients["shared_tokens"].notna()].sort_values("shared_tokens")
+    curves.append(_by("Leak rate by shared prefix", "shared tokens", shared, "shared_tokens"))
+    cells = recipients[recipients["cell"] != ""]
+    cells = cells.sort_values(["shared_tokens", "cell"], kind="stable")
+    curves.append(_by("Leak rate by cell", "cell", cells, "cell"))
+    return tuple(curve for curve in curves if curve.points)
+
+
+def _by_concurrency(windows: pd.DataFrame, shown: pd.DataFrame) -> Curve:
+    """Windows by the largest number of requests that were in flight at one time."""
+    leaking = set(shown.loc[shown["leaks"], "window"])
+    table = windows[~windows["replay"]].assign(leaks=windows["window"].isin(leaking))
+    table = table[table["trial"] | table["leaks"]]
+    upper = [_power_of_two(int(peak)) for peak in table["peak"]]
+    points = tuple(
+        (_span(int(level)), _rate(group["leaks"]))
+        for level, group in table.groupby(pd.Series(upper, index=table.index, dtype="int64"))
+    )
+    return Curve(title="Leak rate by concurrency", axis="most requests in flight", points=points)
+
+
+def _by(title: str, axis: str, rows: pd.DataFrame, column: str) -> Curve:
+    levels = rows.groupby(column, sort=False)
+    points = tuple(
+        (str(level), _rate(group.groupby("window")["leaks"].any())) for level, group in levels
+    )
+    return Curve(title=title, axis=axis, points=points)
+
+
+def _rate(leaks: pd.Series[bool]) -> Rate:
+    return evidence.rate(int(leaks.sum()), len(leaks))
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _span(upper: int) -> str:
+    """The numbers with this power of two: `1`, `2`, `3-4`, `5-8`."""
+    lower = upper // 2 + 1
+    return str(upper) if lower >= upper else f"{lower}-{upper}"

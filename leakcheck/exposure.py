@@ -1,0 +1,165 @@
+"""Evidence that the condition under test did occur: without it, no finding means nothing.
+
+Every measure is taken over the planned requests, never over replays.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from leakcheck import evidence
+from leakcheck.history import History
+from leakcheck.records import Exposure, Gate, Load, Rate
+
+CONTROL_SHARE = 4
+"""An arm must have at least one in so many of the windows that it can expect."""
+
+
+def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
+    """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, and where
+    the scenario asks for them `arms` and `cache hits`. Rates are held against a minimum with their
+    one-sided 95 % lower bound.
+    """
+    load = history.plans[0].scenario.load
+    requests = history.requests[history.requests["replays"].isna()]
+    measures = [
+        _windows(history, gate),
+        _answered(requests),
+        _echo(history, requests, gate),
+        _tickets(history, requests),
+        _overlap(history, requests, gate),
+    ]
+    if load.control > 0:
+        measures.append(_arms(history, load))
+    if gate.min_cache_hits > 0:
+        measures.append(_cache_hits(history, requests, gate))
+    return tuple(measures)
+
+
+def find(measures: tuple[Exposure, ...], name: str) -> Exposure | None:
+    """The exposure of that name."""
+    return next((each for each in measures if each.name == name), None)
+
+
+def counted(rate: Rate) -> str:
+    """`58 of 60 (96.7 %, at least 89.8 %)`: a rate with its one-sided 95 % lower bound."""
+    if not rate.trials:
+        return "0 of 0"
+    return (
+        f"{rate.events} of {rate.trials} ({100 * (rate.value or 0):.1f} %, "
+        f"at least {100 * rate.lower:.1f} %)"
+    )
+
+
+def _held(name: str, rate: Rate, minimum: float, what: str) -> Exposure:
+    """A rate against its minimum; a minimum of zero asks for nothing."""
+    return Exposure(
+        name=name,
+        measured=rate,
+        minimum=minimum or None,
+        enough=rate.lower >= minimum if minimum else None,
+        text=f"{counted(rate)} {what}",
+    )
+
+
+def _windows(history: History, gate: Gate) -> Exposure:
+    windows = history.windows[~history.windows["replay"]]
+    trials = int(windows["trial"].sum())
+    return Exposure(
+        name="windows",
+        measured=float(trials),
+        minimum=float(gate.min_windows),
+        enough=trials >= gate.min_windows,
+        text=(
+            f"{trials} of {len(windows)} planned windows carried passphrases and had at least two "
+            "answered requests at the same time"
+        ),
+    )
+
+
+def _answered(requests: pd.DataFrame) -> Exposure:
+    rate = evidence.rate(int((requests["outcome"] == "ok").sum()), len(requests))
+    return Exposure(
+        name="answered",
+        measured=rate,
+        minimum=None,
+        enough=None,
+        text=f"{counted(rate)} planned requests were answered",
+    )
+
+
+def _echo(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
+    asked = (requests["ask"] == "eliciting") & requests["has_passphrase"]
+    owners = requests[asked & (requests["outcome"] == "ok")]
+    rate = _own(history, owners, "passphrase")
+    what = "owners who asked for it were answered with their own passphrase"
+    return _held("echo", rate, gate.min_echo, what)
+
+
+def _tickets(history: History, requests: pd.DataFrame) -> Exposure:
+    rate = _own(history, requests[requests["has_ticket"] & (requests["outcome"] == "ok")], "ticket")
+    return _held("tickets", rate, 0.0, "answers show their own ticket")
+
+
+def _own(history: History, owners: pd.DataFrame, kind: str) -> Rate:
+    matches = history.matches
+    own = matches[(matches["owner"] == "own") & (matches["kind"] == kind)]
+    return evidence.rate(int(owners["id"].isin(own["recipient"]).sum()), len(owners))
+
+
+def _overlap(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
+    """Requests that are sent alone to be compared with (somebody's twin) are left out."""
+    wanted = (requests["role"] == "recipient") & ~requests["id"].isin(requests["twin"].dropna())
+    recipients = requests[wanted & (requests["outcome"] == "ok")]
+    company = history.overlaps[history.overlaps["request_id"].isin(recipients["id"])]
+    rate = evidence.rate(int(company["with_any"].sum()), len(recipients))
+    what = "recipients ran together with another request"
+    if len(company):
+        what += (
+            f"; in flight at one time: {company['peak'].median():g} (median), "
+            f"{company['peak'].max():g} (most)"
+        )
+    return _held("overlap", rate, gate.min_overlap, what)
+
+
+def _arms(history: History, load: Load) -> Exposure:
+    windows = history.windows[~history.windows["replay"] & history.windows["overlapping"]]
+    planted, control = (int((windows["arm"] == arm).sum()) for arm in ("planted", "control"))
+    planned = int((~history.windows["replay"]).sum())
+    least = max(1, int(planned * min(load.control, 1 - load.control) / CONTROL_SHARE))
+    return Exposure(
+        name="arms",
+        measured=float(min(planted, control)),
+        minimum=float(least),
+        enough=min(planted, control) >= least,
+        text=f"{planted} planted and {control} control windows had requests at the same time",
+    )
+
+
+def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
+    """Requests whose prefix, of at least one block, their partner had begun to compute before."""
+    seen = history.observations
+    answers = seen[(seen["outcome"] == "ok") & seen["request_id"].isin(requests["id"])]
+    facts = history.provenance.facts
+    if facts.block_tokens is None or not answers["cached_tokens"].notna().any():
+        return Exposure(
+            name="cache hits",
+            measured=None,
+            minimum=gate.min_cache_hits,
+            enough=None,
+            text="not measured: the target does not report cached tokens",
+        )
+    columns = ["id", "phase", "start_offset_s", "outcome"]
+    pairs = requests[requests["shared_tokens"].fillna(0) >= facts.block_tokens].merge(
+        requests[columns], left_on="partner", right_on="id", suffixes=("", "_partner")
+    )
+    earlier = (pairs["phase_partner"] < pairs["phase"]) | (
+        (pairs["phase_partner"] == pairs["phase"])
+        & (pairs["start_offset_s_partner"] < pairs["start_offset_s"])
+    )
+    ran = (pairs["outcome"] == "ok") & pairs["outcome_partner"].isin(["ok", "unknown"])
+    warm = pairs.loc[earlier & ran, "id"]
+    hits = answers.loc[answers["cached_tokens"].fillna(0) > 0, "request_id"]
+    rate = evidence.rate(int(warm.isin(hits).sum()), len(warm))
+    what = f"requests planned to share at least {facts.block_tokens} cached tokens had any"
+    return _held("cache hits", rate, gate.min_cache_hits, what)

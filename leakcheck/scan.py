@@ -1,0 +1,249 @@
+"""Every answer of a run searched for every passphrase, ticket, withheld and phantom of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from leakcheck.errors import RunFolderError
+from leakcheck.match import find
+from leakcheck.passphrase import phantoms
+from leakcheck.records import Observation, Passphrase, Plan, Request
+
+LOGPROBS = "logprobs"
+ERROR_MESSAGE = "error message"
+PHANTOM = "phantom"
+PHRASES_AT_ONCE = 50_000
+"""Phantoms are searched for by the window; windows are taken together up to this many phrases."""
+
+Integers = NDArray[np.int64]
+Texts = Sequence[Mapping[str, str]]
+Nearest = Callable[[int, int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """How much was searched: `chars` in `texts` texts for `phrases` phrases that were sent, the
+    easiest to guess of `entropy_bits`, and for `phantoms` phrases that never were.
+    """
+
+    texts: int
+    chars: int
+    phrases: int
+    phantoms: int
+    entropy_bits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Phrases:
+    """Columns: the text to find, its kind, the payload that owns it, its first request."""
+
+    text: list[str]
+    kind: list[str]
+    group: Integers
+    first: Integers
+
+
+def fields(observation: Observation) -> dict[str, str]:
+    """Everything of an observation that is searched: field to joined text, empty ones left out.
+
+    `content`, `reasoning`, `tool`, `error`, `content[1]`, .. as they came; `logprobs`, the token
+    strings of log-probabilities, where they say anything else than the content; `error message`,
+    the sentence that the lane made of what went wrong.
+    """
+    parts: dict[str, list[str]] = {}
+    for chunk in observation.chunks:
+        if chunk.text:
+            parts.setdefault(chunk.field, []).append(chunk.text)
+        if chunk.logprobs:
+            parts.setdefault(LOGPROBS, []).extend(each.token for each in chunk.logprobs)
+    joined = {field: "".join(pieces) for field, pieces in parts.items()}
+    if joined.get(LOGPROBS) == joined.get("content"):
+        joined.pop(LOGPROBS, None)
+    if observation.error:
+        joined[ERROR_MESSAGE] = observation.error
+    return joined
+
+
+def payload_groups(requests: Sequence[Request], position: Mapping[str, int]) -> Integers:
+    """A number for each request, equal for requests linked by `twin` or `replays`.
+
+    Raises RunFolderError when such a link names a request that is in no plan.
+    """
+    links = [
+        (here, _position(other, request, position))
+        for here, request in enumerate(requests)
+        for other in (request.twin, request.replays)
+        if other is not None
+    ]
+    pairs = np.array(links, np.int64).reshape(-1, 2)
+    size = len(requests)
+    graph = coo_array((np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])), (size, size))
+    return connected_components(graph, directed=False)[1].astype(np.int64)
+
+
+def search(
+    plans: Sequence[Plan],
+    requests: Sequence[Request],
+    groups: Integers,
+    *,
+    texts: Texts,
+    sent: Integers,
+    nearest: Nearest,
+) -> tuple[pd.DataFrame, Scanned]:
+    """The `matches` table, and how much was searched.
+
+    `texts` are the fields of each observation, `sent` the position of its request. `nearest` picks,
+    of all requests that carry the payload of one, the likeliest source for a recipient.
+    """
+    phrases = _phrases(requests, groups)
+    rows = [(row, field, text) for row, named in enumerate(texts) for field, text in named.items()]
+    bodies = [text for _, _, text in rows]
+    hits = find(bodies, phrases.text)
+    row = np.array([r for r, _, _ in rows], np.int64)
+    recipient = sent[row[hits.text]]
+    own = groups[recipient] == phrases.group[hits.phrase]
+    source = np.where(own, recipient, phrases.first[hits.phrase])
+    _choose_sources(source, recipient, ~own, groups, nearest)
+    planted = pd.DataFrame(
+        {
+            "recipient": [requests[p].id for p in recipient],
+            "source": [requests[p].id for p in source],
+            "kind": [phrases.kind[p] for p in hits.phrase],
+            "owner": np.where(own, "own", "foreign"),
+            "field": [rows[t][1] for t in hits.text],
+            "start": hits.start,
+            "end": hits.end,
+            "variant": np.where(hits.exact, "exact", "normalised"),
+            "observation": row[hits.text],
+        }
+    )
+    ghosts, count = _ghosts(plans, requests, rows, sent)
+    tables = [table for table in (planted, ghosts) if len(table)] or [planted]
+    table = pd.concat(tables, ignore_index=True)
+    shown = sent[table["observation"].to_numpy(np.int64)]
+    table["scenario"] = [requests[p].scenario for p in shown]
+    table["window"] = np.array([requests[p].window for p in shown], np.int64)
+    bits = [p.entropy_bits for r in requests for p in _sent_phrases(r)]
+    return table, Scanned(
+        texts=len(bodies),
+        chars=sum(map(len, bodies)),
+        phrases=sum(kind != "withheld" for kind in phrases.kind),
+        phantoms=count,
+        entropy_bits=min(bits, default=0.0),
+    )
+
+
+def _position(other: str, request: Request, position: Mapping[str, int]) -> int:
+    if other not in position:
+        raise RunFolderError(f"{request.id} is linked to {other}, which is in no plan of this run")
+    return position[other]
+
+
+def _sent_phrases(request: Request) -> Iterator[Passphrase]:
+    for phrase in (request.passphrase, request.ticket):
+        if phrase is not None:
+            yield phrase
+
+
+def _phrases(requests: Sequence[Request], groups: Integers) -> _Phrases:
+    """Each phrase once: twins and replays own the same."""
+    first: dict[str, tuple[str, int]] = {}
+    for here, request in enumerate(requests):
+        for kind, phrase in (
+            ("passphrase", request.passphrase),
+            ("ticket", request.ticket),
+            ("withheld", request.withheld),
+        ):
+            if phrase is None:
+                continue
+            known = first.setdefault(phrase.text, (kind, here))
+            if groups[known[1]] != groups[here]:
+                raise RunFolderError(
+                    f"{requests[known[1]].id} and {request.id} own the same phrase; "
+                    "every phrase must belong to one payload"
+                )
+    owner = np.array([here for _, here in first.values()], np.int64)
+    kinds = [kind for kind, _ in first.values()]
+    return _Phrases(text=list(first), kind=kinds, group=groups[owner], first=owner)
+
+
+def _choose_sources(
+    source: Integers,
+    recipient: Integers,
+    foreign: NDArray[np.bool_],
+    groups: Integers,
+    nearest: Nearest,
+) -> None:
+    """Where several requests carry the leaked payload, set `source` to the likeliest of them."""
+    shared = np.bincount(groups)[groups] > 1 if groups.size else np.zeros(0, bool)
+    chosen: dict[tuple[int, int], int] = {}
+    for at in np.flatnonzero(foreign & shared[source]):
+        pair = (int(source[at]), int(recipient[at]))
+        if pair not in chosen:
+            chosen[pair] = nearest(*pair)
+        source[at] = chosen[pair]
+
+
+def _ghosts(
+    plans: Sequence[Plan],
+    requests: Sequence[Request],
+    rows: Sequence[tuple[int, str, str]],
+    sent: Integers,
+) -> tuple[pd.DataFrame, int]:
+    """Matches of the phantoms of the recipient's own window, and how many phantoms were drawn."""
+    here: dict[tuple[str, int], list[int]] = {}
+    for number, (row, _, _) in enumerate(rows):
+        request = requests[sent[row]]
+        here.setdefault((request.scenario, request.window), []).append(number)
+    found: list[dict[str, Any]] = []
+    drawn = 0
+    for plan in plans:
+        load = plan.scenario.load
+        windows = [w for name, w in here if name == plan.scenario.name] if load.phantoms else []
+        step = max(1, PHRASES_AT_ONCE // max(1, load.phantoms))
+        for at in range(0, len(windows), step):
+            some = windows[at : at + step]
+            phrases = [(w, text) for w in some for text in _phantoms(plan, w)]
+            numbers = [(w, n) for w in some for n in here[plan.scenario.name, w]]
+            drawn += len(phrases)
+            hits = find([rows[n][2] for _, n in numbers], [text for _, text in phrases])
+            for text, phrase, start, end, exact in zip(
+                hits.text, hits.phrase, hits.start, hits.end, hits.exact, strict=True
+            ):
+                window, number = numbers[text]
+                if phrases[phrase][0] == window:
+                    row, field, _ = rows[number]
+                    found.append(
+                        {
+                            "recipient": requests[sent[row]].id,
+                            "source": PHANTOM,
+                            "kind": PHANTOM,
+                            "owner": PHANTOM,
+                            "field": field,
+                            "start": int(start),
+                            "end": int(end),
+                            "variant": "exact" if exact else "normalised",
+                            "observation": row,
+                        }
+                    )
+    return pd.DataFrame(found), drawn
+
+
+def _phantoms(plan: Plan, window: int) -> Sequence[str]:
+    load = plan.scenario.load
+    return phantoms(
+        plan.seed,
+        plan.scenario.name,
+        window,
+        plan.words,
+        load.passphrase_words,
+        load.phantoms,
+    )
