@@ -1,0 +1,191 @@
+"""One lane: one request in flight on a connection of its own, journalled before it is sent.
+
+This is where identity and time are stamped, and where the one broad `except` of the package
+stands: whatever a backend raises is an observation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from leakcheck.backends import Backend, Broken, Refused
+from leakcheck.records import Chunk, Observation, Outcome, Request, Target
+from leakcheck.redact import one_line, redact, redact_chunks, secrets
+from leakcheck.runfolder import Shard
+
+LONGEST_WAIT_S = 10.0
+"""A Retry-After is obeyed up to here."""
+WAIT_WITHOUT_HINT_S = 1.0
+"""How long a 429 without Retry-After is waited out."""
+KEPT_CHARACTERS = 65_536
+"""So much is kept of an answer that is not whole."""
+_TOO_MANY_REQUESTS = 429
+_UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request, when to send it, and how patiently: `timeout_s` is for each attempt."""
+
+    request: Request
+    at_ns: int
+    retries: int
+    timeout_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reply:
+    """What has come back so far of the attempt in flight."""
+
+    start_ns: int
+    first_chunk_ns: int | None = None
+    chunks: list[Chunk] = field(default_factory=list)
+    outcome: Outcome = "unknown"
+    error: str | None = None
+    status: int | None = None
+    retry_after_s: float | None = None
+
+
+class Lane:
+    """Sends one request at a time and journals what happens.
+
+    Retries are planned, counted and visible: only after 429, or 503 with Retry-After, which
+    certainly generated nothing; each attempt has its own invocation and observation.
+    """
+
+    def __init__(
+        self, *, worker: int, lane: int, target: Target, backend: Backend, shard: Shard
+    ) -> None:
+        """The backend belongs to this lane alone, the shard to its worker."""
+        self._worker = worker
+        self._lane = lane
+        self._backend = backend
+        self._shard = shard
+        self._longest = target.max_reply_bytes
+        self._keys = secrets(target)
+
+    async def run(self, job: Job) -> Observation:
+        """Send one request when its time has come; return the observation of its last attempt.
+
+        Cancelled while a request is in flight, it journals that as `unknown` and returns it: the
+        caller sees from its task's `cancelling()` that no more is to be sent.
+        """
+        await asyncio.sleep((job.at_ns - time.monotonic_ns()) / 1e9)
+        attempt = 1
+        while True:
+            observation = await self._attempt(job, attempt)
+            wait_s = _wait_s(observation)
+            if wait_s is None or attempt > job.retries:
+                return observation
+            await asyncio.sleep(wait_s)
+            attempt += 1
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._backend.close()
+
+    async def _attempt(self, job: Job, attempt: int) -> Observation:
+        reply = _Reply(start_ns=time.monotonic_ns())
+        identity = job.request.id, attempt, self._worker, self._lane
+        self._shard.invoke(*identity, reply.start_ns)
+        await self._receive(job, reply)
+        observation = self._observation(job.request.id, attempt, reply)
+        self._shard.observe(observation)
+        return observation
+
+    async def _receive(self, job: Job, reply: _Reply) -> None:
+        try:
+            async with (
+                asyncio.timeout(job.timeout_s),
+                _closed(self._backend.stream(job.request)) as stream,
+            ):
+                await self._collect(stream, reply)
+            reply.outcome = "ok"
+        except Refused as refused:
+            reply.outcome = "failed"
+            reply.status, reply.retry_after_s = refused.status, refused.retry_after_s
+            reply.error = refused.message
+            if refused.status is not None:
+                reply.error = f"refused with status {refused.status}: {refused.message}"
+        except Broken as broken:
+            reply.status, reply.error = broken.status, broken.message
+        except TimeoutError:
+            reply.error = f"no whole answer within {job.timeout_s:g} s"
+        except asyncio.CancelledError:
+            reply.error = "the run was stopped before the answer was complete"
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything
+            reply.error = f"the backend failed with {type(error).__name__}: {error}"
+
+    async def _collect(self, stream: AsyncIterator[Chunk], reply: _Reply) -> None:
+        characters = 0
+        async for chunk in stream:
+            if chunk.text and reply.first_chunk_ns is None:
+                reply.first_chunk_ns = time.monotonic_ns()
+            reply.chunks.append(chunk)
+            characters += len(chunk.text)
+            if characters > self._longest:
+                raise Broken(f"the answer is longer than {self._longest} characters")
+
+    def _observation(self, request_id: str, attempt: int, reply: _Reply) -> Observation:
+        end_ns = time.monotonic_ns()
+        chunks = redact_chunks(reply.chunks, self._keys)
+        if reply.outcome != "ok":
+            chunks = _beginning(chunks)
+        usages = [chunk.usage for chunk in chunks if chunk.usage is not None]
+        reasons = [c.finish_reason for c in chunks if c.finish_reason and "[" not in c.field]
+        ids = [chunk.target_id for chunk in chunks if chunk.target_id]
+        return Observation(
+            request_id=request_id,
+            worker=self._worker,
+            lane=self._lane,
+            outcome=reply.outcome,
+            start_ns=reply.start_ns,
+            end_ns=end_ns,
+            attempt=attempt,
+            first_chunk_ns=reply.first_chunk_ns,
+            chunks=chunks,
+            usage=usages[-1] if usages else None,
+            finish_reason=reasons[-1] if reasons else None,
+            target_id=ids[0] if ids else None,
+            status=reply.status,
+            error=None if reply.error is None else redact(one_line(reply.error), self._keys),
+            retry_after_s=reply.retry_after_s,
+        )
+
+
+@asynccontextmanager
+async def _closed(stream: AsyncIterator[Chunk]) -> AsyncIterator[AsyncIterator[Chunk]]:
+    """Close a generator at once, in place of whenever it is collected; others need no closing."""
+    try:
+        yield stream
+    finally:
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()
+
+
+def _wait_s(observation: Observation) -> float | None:
+    """How long to wait before the next attempt; None where there must be none."""
+    if observation.outcome != "failed":
+        return None
+    hint_s = observation.retry_after_s
+    if observation.status == _TOO_MANY_REQUESTS:
+        return min(WAIT_WITHOUT_HINT_S if hint_s is None else hint_s, LONGEST_WAIT_S)
+    if observation.status == _UNAVAILABLE and hint_s is not None:
+        return min(hint_s, LONGEST_WAIT_S)
+    return None
+
+
+def _beginning(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """The first KEPT_CHARACTERS or so of an answer that is not whole."""
+    kept: list[Chunk] = []
+    room = KEPT_CHARACTERS
+    for chunk in chunks:
+        kept.append(chunk if len(chunk.text) <= room else replace(chunk, text=chunk.text[:room]))
+        room -= len(chunk.text) + 16 + 64 * len(chunk.logprobs)
+        if room <= 0:
+            break
+    return tuple(kept)

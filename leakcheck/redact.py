@@ -1,0 +1,96 @@
+"""Keep API keys out of everything that is written: errors, observations, reports.
+
+A key is known here only as the value of an environment variable that the target names. What a
+target sends back is masked character by character, so that offsets into the text stay true.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leakcheck.errors import UsageError
+from leakcheck.records import Chunk, Target, TokenLogprob
+
+_SHORTEST = 6
+"""Shorter header values are no keys, and masking every `1` would alter honest answers."""
+
+
+def environment(name: str, what: str) -> str:
+    """The value of an environment variable that holds `what`; UsageError where it is not set."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise UsageError(f"the environment variable {name}, named for {what}, is not set")
+    if not value.isprintable() or not value.isascii():
+        raise UsageError(
+            f"the environment variable {name}, named for {what}, holds characters that no HTTP "
+            "header can carry; only printable ASCII can be sent"
+        )
+    return value
+
+
+def secrets(target: Target) -> tuple[str, ...]:
+    """Every secret that is sent to this target, longest first; unset variables are skipped."""
+    names = [*target.headers_env.values(), *([target.api_key_env] if target.api_key_env else [])]
+    found: set[str] = set()
+    for name in names:
+        value = os.environ.get(name, "").strip()
+        found.update(part for part in (value, *value.split()) if len(part) >= _SHORTEST)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def redact(text: str, keys: Sequence[str]) -> str:
+    """`text` with every secret masked by as many asterisks."""
+    for key in keys:
+        if key in text:
+            text = text.replace(key, "*" * len(key))
+    return text
+
+
+def redact_chunks(chunks: Sequence[Chunk], keys: Sequence[str]) -> tuple[Chunk, ...]:
+    """The chunks with every secret masked, one spread over several chunks of a field included."""
+    if not keys:
+        return tuple(chunks)
+    plain = [_redact_extras(chunk, keys) for chunk in chunks]
+    for name in {chunk.field for chunk in plain}:
+        places = [place for place, chunk in enumerate(plain) if chunk.field == name]
+        whole = "".join(plain[place].text for place in places)
+        masked = redact(whole, keys)
+        if masked == whole:
+            continue
+        start = 0
+        for place in places:
+            end = start + len(plain[place].text)
+            plain[place] = replace(plain[place], text=masked[start:end])
+            start = end
+    return tuple(plain)
+
+
+def _redact_extras(chunk: Chunk, keys: Sequence[str]) -> Chunk:
+    """Mask what a chunk holds beside its text."""
+    if chunk.logprobs:
+        tokens = (
+            TokenLogprob(
+                token=redact(item.token, keys),
+                logprob=item.logprob,
+                top=tuple((redact(token, keys), value) for token, value in item.top),
+            )
+            for item in chunk.logprobs
+        )
+        chunk = replace(chunk, logprobs=tuple(tokens))
+    if chunk.finish_reason or chunk.target_id:
+        chunk = replace(
+            chunk,
+            finish_reason=chunk.finish_reason and redact(chunk.finish_reason, keys),
+            target_id=chunk.target_id and redact(chunk.target_id, keys),
+        )
+    return chunk
+
+
+def one_line(text: str, *, limit: int = 300) -> str:
+    """Text of a target as part of one sentence: no line breaks or control characters, trimmed."""
+    plain = re.sub(r"[\s\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]+", " ", text).strip()
+    plain = plain.encode("utf-8", "replace").decode()
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"

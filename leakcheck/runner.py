@@ -1,0 +1,475 @@
+"""Step the workers through windows and phases, notice what befalls them, and never hang.
+
+Workers are spawned processes that share nothing. The parent sends each of them its part of a phase
+over a pipe and waits on all pipes: the pipe of a dead worker ends at once. (A Barrier would hang
+for ever: its survivors wait for the dead one.) A phase starts when every request of the one before
+is over. Of a worker that died, requests in flight stay `unknown` and later ones unsent: the rest
+of the run keeps the lanes the plan gave it, and the analyzer sees what was not sent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import multiprocess
+import multiprocess.connection
+import multiprocess.resource_tracker
+import orjson
+
+from leakcheck import runfolder, worker
+from leakcheck.errors import HarnessError
+from leakcheck.records import Request, RunEvent, Target
+from leakcheck.worker import Counts
+
+_TICK_S = 0.1
+"""How soon `should_stop` is noticed."""
+_START_S = 120.0
+_SILENT_S = 30.0
+_STOP_S = 5.0
+_LOST_WINDOWS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far one call of `play` is. `ok`, `failed` and `unknown` add up to `requests_done`."""
+
+    windows: int
+    windows_done: int
+    requests: int
+    requests_done: int
+    ok: int
+    failed: int
+    unknown: int
+    retries: int
+    scenario: str
+    workers_died: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What became of one call of `play`; what was observed is in the run folder.
+
+    `windows_done` counts windows all of whose phases were played, `requests_done` requests with a
+    final observation. `target_lost` is a sentence. `workers_died` are the numbers of all workers
+    that have died since the runner started.
+    """
+
+    windows_done: int
+    requests_done: int
+    interrupted: bool
+    target_lost: str | None
+    workers_died: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Worker:
+    """The parent's view of one worker process."""
+
+    number: int
+    process: Any
+    pipe: Any
+    alive: bool = True
+    ready: bool = False
+    busy: bool = False
+    silent_s: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Phase:
+    """The requests that may overlap, and whether they are the last ones of their window."""
+
+    requests: tuple[Request, ...]
+    ends_window: bool
+
+
+class Runner:
+    """Worker processes for one run; a context manager. Workers start at `with`, and once.
+
+    `play` may be called several times. The target must not change in between.
+    """
+
+    def __init__(self, target: Target, folder: Path, workers: int, lanes: int) -> None:
+        """`folder` is the run folder; its plan.jsonl must hold a request before that is played."""
+        self._target = target
+        self._folder = folder
+        self._lanes = lanes
+        self._count = workers
+        self._workers: list[_Worker] = []
+        self._step = -1
+
+    def __enter__(self) -> Self:
+        """Spawn the workers; they get ready while the caller goes on."""
+        context = multiprocess.get_context("spawn")
+        multiprocess.resource_tracker.ensure_running()  # started later, it would unblock SIGINT
+        target = orjson.dumps(self._target)
+        try:
+            for number in range(self._count):
+                ours, theirs = context.Pipe()
+                arguments = (theirs, number, self._lanes, str(self._folder.resolve()), target)
+                process = context.Process(
+                    target=worker.main, args=arguments, name=f"leakcheck-w{number}", daemon=True
+                )
+                with _sigint_blocked():  # inherited: Ctrl-C must not break a worker's start either
+                    process.start()
+                theirs.close()  # else the end of the pipe would never come
+                self._workers.append(_Worker(number=number, process=process, pipe=ours))
+        except OSError as error:
+            self._close()
+            raise HarnessError(f"no worker process can be started: {error.strerror}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Have the workers close everything; kill those that do not within a few seconds."""
+        self._close()
+
+    @property
+    def workers_died(self) -> tuple[int, ...]:
+        """The numbers of the workers that have died."""
+        return tuple(each.number for each in self._workers if not each.alive)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the workers, by number."""
+        return tuple(each.process.pid for each in self._workers)
+
+    def play(
+        self,
+        requests: Sequence[Request],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Played:
+        """Send requests, window after window in the order given, phase after phase.
+
+        Ends early, with everything observed in the run folder, when `should_stop` says so or at
+        Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), and when nothing could be
+        connected to in two windows in a row (`target_lost`). Raises HarnessError where leakcheck
+        itself cannot go on: all workers died, a disk is full, a request is not in the plan.
+        """
+        game = _Game(requests, on_progress or _ignore, should_stop or _never)
+        jobs = self._jobs(requests)
+        try:
+            with _ctrl_c(game):
+                self._await_ready(game)
+                for phase in _phases(requests):
+                    if not game.over:
+                        self._play_phase(phase, jobs, game)
+        except KeyboardInterrupt:  # it may have cut a message in two: the pipes are of no use now
+            game.interrupted = True
+            self._kill()
+        finally:
+            self._stop()
+        game.settle(self._workers)
+        if game.interrupted:
+            self._note("interrupted", f"after {game.windows_done} of {game.windows} windows")
+        if game.target_lost is not None:
+            self._note("target-lost", game.target_lost)
+        return game.played(self.workers_died)
+
+    def _jobs(self, requests: Iterable[Request]) -> dict[str, tuple[int, int, int, float]]:
+        index = runfolder.index_plans(self._folder)
+        jobs: dict[str, tuple[int, int, int, float]] = {}
+        for request in requests:
+            place, load = index.lines.get(request.id), index.loads.get(request.scenario)
+            if place is None or load is None:
+                raise HarnessError(f"request {request.id} is not in the plan on disk")
+            if not (0 <= request.worker < self._count and 0 <= request.lane < self._lanes):
+                raise HarnessError(
+                    f"request {request.id} wants worker {request.worker}, lane {request.lane}, but "
+                    f"there are {self._count} workers with {self._lanes} lanes"
+                )
+            timeout_s = min(load.timeout_s, self._target.timeout_s)
+            jobs[request.id] = (*place, load.retries, timeout_s)
+        return jobs
+
+    # --- one phase ---
+
+    def _await_ready(self, game: _Game) -> None:
+        """Wait until every worker is ready. Raises HarnessError where one cannot start."""
+        deadline = time.monotonic() + _START_S
+        while waiting := [each for each in self._workers if each.alive and not each.ready]:
+            self._hear(waiting)
+            if game.must_stop():
+                return
+            if dead := [each for each in self._workers if not each.alive and not each.ready]:
+                raise HarnessError(f"worker {dead[0].number} ended before it was ready")
+            if time.monotonic() > deadline:
+                raise HarnessError(f"worker {waiting[0].number} was not ready in {_START_S:g} s")
+
+    def _play_phase(
+        self, phase: _Phase, jobs: dict[str, tuple[int, int, int, float]], game: _Game
+    ) -> None:
+        self._step += 1
+        at_ns = time.monotonic_ns()
+        for each in self._workers:
+            each.counts, each.silent_s = Counts(), 0.0
+            mine = [jobs[request.id] for request in phase.requests if request.worker == each.number]
+            each.busy = each.alive and bool(mine)
+            if each.busy:
+                _send(each, {"do": "step", "step": self._step, "at_ns": at_ns, "jobs": mine})
+        game.scenario = phase.requests[0].scenario
+        while busy := [each for each in self._workers if each.busy]:
+            self._hear(busy)
+            game.show(self._workers)
+            if game.must_stop():
+                return
+        if not any(each.alive for each in self._workers):
+            raise HarnessError(
+                f"every worker process has died; what was observed is in {self._folder}"
+            )
+        game.end_phase(self._workers, ends_window=phase.ends_window)
+
+    def _hear(self, workers: Sequence[_Worker]) -> None:
+        """Take in what these workers say within a tick; those gone or silent too long are dead."""
+        start_s = time.monotonic()
+        by_pipe = {each.pipe: each for each in workers}
+        heard = multiprocess.connection.wait(list(by_pipe), timeout=_TICK_S)
+        # Time in which this process was itself stopped (Ctrl-Z) is no silence of the workers.
+        waited_s = min(time.monotonic() - start_s, 2 * _TICK_S)
+        for each in workers:
+            if each.pipe in heard:
+                each.silent_s = 0.0
+                self._take(each)
+            else:
+                each.silent_s += waited_s
+                if each.ready and each.silent_s > _SILENT_S:
+                    each.process.kill()
+
+    def _take(self, each: _Worker) -> None:
+        try:
+            message = orjson.loads(each.pipe.recv_bytes())
+        except (EOFError, OSError):
+            self._bury(each)
+            return
+        match message.pop("tell"):
+            case "ready":
+                each.ready = True
+            case "failed":
+                each.alive = each.busy = False
+                raise HarnessError(f"worker {each.number} cannot go on: {message['why']}")
+            case what if message.pop("step") == self._step:
+                each.counts = Counts(**message)
+                each.busy = each.busy and what == "progress"
+
+    def _bury(self, each: _Worker) -> None:
+        each.alive = each.busy = False
+        each.pipe.close()
+        each.process.join(_STOP_S)
+        self._note("worker-died", f"worker {each.number} {_cause(each.process.exitcode)}")
+
+    def _note(self, kind: str, detail: str) -> None:
+        event = RunEvent(kind=kind, at_ns=time.monotonic_ns(), detail=detail)
+        runfolder.append_event(self._folder, event)
+
+    # --- the end ---
+
+    def _stop(self) -> None:
+        """Have the busy workers give up what is in flight; kill those that do not."""
+        busy = [each for each in self._workers if each.busy]
+        for each in busy:
+            _send(each, {"do": "stop"})
+        deadline = time.monotonic() + _STOP_S
+        while busy := [each for each in busy if each.busy]:
+            if time.monotonic() > deadline:
+                for each in busy:
+                    each.process.kill()
+            with suppress(HarnessError):  # one that fails now has ended, too
+                self._hear(busy)
+
+    def _kill(self) -> None:
+        for each in self._workers:
+            each.process.kill()
+            each.alive = each.busy = False
+
+    def _close(self) -> None:
+        for each in self._workers:
+            if each.alive:
+                _send(each, {"do": "close"})
+        deadline = time.monotonic() + _STOP_S
+        for each in self._workers:
+            each.process.join(max(deadline - time.monotonic(), 0.0))
+            if each.process.exitcode is None:
+                each.process.kill()
+                each.process.join()
+            each.process.close()
+            each.pipe.close()
+        self._workers.clear()
+
+
+class _Game:
+    """The running score of one call of `play`."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        on_progress: Callable[[Progress], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.requests = len(requests)
+        self.windows = len({(request.scenario, request.window) for request in requests})
+        self.windows_done = 0
+        self.scenario = ""
+        self.interrupted = False
+        self.target_lost: str | None = None
+        self._on_progress = on_progress
+        self._should_stop = should_stop
+        self._total = Counts()
+        self._window = Counts()
+        self._lost_in_a_row = 0
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be sent."""
+        return self.interrupted or self.target_lost is not None
+
+    def must_stop(self) -> bool:
+        """Ask the caller whether to stop."""
+        self.interrupted = self.interrupted or self._should_stop()
+        return self.interrupted
+
+    def show(self, workers: Sequence[_Worker]) -> None:
+        """Tell the caller how far we are, the phase in progress included."""
+        now = _sum([self._total, *(each.counts for each in workers)])
+        self._on_progress(
+            Progress(
+                windows=self.windows,
+                windows_done=self.windows_done,
+                requests=self.requests,
+                requests_done=now.ok + now.failed + now.unknown,
+                ok=now.ok,
+                failed=now.failed,
+                unknown=now.unknown,
+                retries=now.retries,
+                scenario=self.scenario,
+                workers_died=sum(not each.alive for each in workers),
+            )
+        )
+
+    def settle(self, workers: Sequence[_Worker]) -> Counts:
+        """Move what the workers counted into the total; return it."""
+        phase = _sum([each.counts for each in workers])
+        for each in workers:
+            each.counts = Counts()
+        self._total = _sum([self._total, phase])
+        return phase
+
+    def end_phase(self, workers: Sequence[_Worker], *, ends_window: bool) -> None:
+        """Close the accounts of a phase; of a window too, where it was the last one."""
+        self._window = _sum([self._window, self.settle(workers)])
+        if not ends_window:
+            return
+        window, self._window = self._window, Counts()
+        self.windows_done += 1
+        nobody = window.unreached > 0 and window.unreached == (
+            window.ok + window.failed + window.unknown
+        )
+        self._lost_in_a_row = self._lost_in_a_row + 1 if nobody else 0
+        if self._lost_in_a_row >= _LOST_WINDOWS:
+            self.target_lost = (
+                f"the target was lost: no request of {_LOST_WINDOWS} windows in a row reached it "
+                f"({window.last_error})"
+            )
+        self.show(workers)
+
+    def played(self, workers_died: tuple[int, ...]) -> Played:
+        """The result."""
+        total = self._total
+        return Played(
+            windows_done=self.windows_done,
+            requests_done=total.ok + total.failed + total.unknown,
+            interrupted=self.interrupted,
+            target_lost=self.target_lost,
+            workers_died=workers_died,
+        )
+
+
+def _phases(requests: Sequence[Request]) -> Iterator[_Phase]:
+    """Windows in the order given, of each its phases in the order of their numbers."""
+    windows: dict[tuple[str, int], dict[int, list[Request]]] = {}
+    for request in requests:
+        phases = windows.setdefault((request.scenario, request.window), {})
+        phases.setdefault(request.phase, []).append(request)
+    for phases in windows.values():
+        last = max(phases)
+        for number in sorted(phases):
+            yield _Phase(requests=tuple(phases[number]), ends_window=number == last)
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    total = Counts()
+    for each in counts:
+        for item in fields(Counts):
+            value = getattr(each, item.name)
+            if item.name == "last_error":
+                total.last_error = value or total.last_error
+            else:
+                setattr(total, item.name, getattr(total, item.name) + value)
+    return total
+
+
+def _send(each: _Worker, message: dict[str, Any]) -> None:
+    with suppress(OSError):  # a dead worker shows as the end of its pipe
+        each.pipe.send_bytes(orjson.dumps(message))
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    if os.name == "nt":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _ctrl_c(game: _Game) -> Iterator[None]:
+    """Have the first Ctrl-C only noted: an exception could cut a message of a pipe in two."""
+    before = signal.getsignal(signal.SIGINT)
+    if (
+        before is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield  # somebody else has decided what Ctrl-C does
+        return
+
+    def note(_signal: int, _frame: object) -> None:
+        game.interrupted = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ignore(_progress: Progress) -> None:
+    """The caller does not want to know."""
+
+
+def _never() -> bool:
+    return False

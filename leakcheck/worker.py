@@ -1,0 +1,245 @@
+"""What runs inside one spawned worker process: a few lanes, stepped by the parent over a pipe.
+
+Messages are tiny JSON; records never travel. A step names places in plan.jsonl, observations go to
+the worker's own shard, counts come back::
+
+    to a worker     {"do": "step", "step": n, "at_ns": t,
+                     "jobs": [[offset, length, retries, timeout_s], ...]}
+                    {"do": "stop"}    give up what is in flight
+                    {"do": "close"}   as does the end of the pipe: the parent is gone
+    from a worker   {"tell": "ready"}
+                    {"tell": "progress" | "done" | "stopped", "step": n, ...Counts}
+                    {"tell": "failed", "why": "one sentence"}, and it ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+
+from leakcheck import backends, runfolder
+from leakcheck.errors import LeakcheckError
+from leakcheck.lane import Job, Lane
+from leakcheck.records import Observation, Target
+
+HEARTBEAT_S = 0.5
+"""How often a worker tells how far it is: the parent takes a long silence for a hung worker."""
+_SYNC_S = 1.0
+
+
+class Pipe(Protocol):
+    """The part of `multiprocess.connection.Connection` that is used."""
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        ...
+
+    def recv_bytes(self) -> bytes:
+        """The next message; EOFError or OSError where the other side is gone."""
+        ...
+
+    def send_bytes(self, buf: bytes) -> None:
+        """Send one message; OSError where the other side is gone."""
+        ...
+
+    def close(self) -> None:
+        """Close this end."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Final outcomes of one step's requests so far.
+
+    `ok`, `failed` and `unknown` add up to the requests that are over; `unreached` of the failed
+    ones found nobody to connect to; `last_error` is that of the latest one that was not ok.
+    """
+
+    ok: int = 0
+    failed: int = 0
+    unknown: int = 0
+    unreached: int = 0
+    retries: int = 0
+    last_error: str = ""
+
+    def add(self, observation: Observation) -> None:
+        """Count the last observation of one request."""
+        if observation.outcome == "ok":
+            self.ok += 1
+        elif observation.outcome == "failed":
+            self.failed += 1
+            self.unreached += observation.status is None
+        else:
+            self.unknown += 1
+        self.retries += observation.attempt - 1
+        self.last_error = observation.error or self.last_error
+
+
+def main(pipe: Pipe, number: int, lanes: int, folder: str, target: bytes) -> None:
+    """Serve the parent until it says `close` or is gone. `target` is a Target as JSON."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which says `stop`
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(pipe, number, lanes, Path(folder), target))
+    except LeakcheckError as error:
+        with suppress(OSError):
+            pipe.send_bytes(orjson.dumps({"tell": "failed", "why": str(error)}))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - not there on every platform
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(pipe: Pipe, number: int, count: int, folder: Path, target: bytes) -> None:
+    facts = msgspec.json.decode(target, type=Target)
+    connect = backends.load(facts.backend)
+    shard = runfolder.Shard(folder, number)
+    lanes = [
+        Lane(worker=number, lane=lane, target=facts, backend=connect(facts), shard=shard)
+        for lane in range(count)
+    ]
+    try:
+        await _Worker(pipe, folder, lanes, shard).serve()
+    finally:
+        for lane in lanes:
+            await lane.close()
+        shard.close()
+
+
+class _Worker:
+    """The state of one worker: its lanes, and the step it is in."""
+
+    def __init__(self, pipe: Pipe, folder: Path, lanes: list[Lane], shard: runfolder.Shard) -> None:
+        self._pipe = pipe
+        self._folder = folder
+        self._lanes = lanes
+        self._shard = shard
+        self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._queues: list[asyncio.Task[None]] = []
+        self._step: asyncio.Task[None] | None = None
+        self._number = -1
+        self._counts = Counts()
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._pipe.fileno(), self._receive)
+        syncing = self._watched(self._sync_every_second())
+        self._tell("ready")
+        try:
+            await self._obey()
+        finally:
+            loop.remove_reader(self._pipe.fileno())
+            syncing.cancel()
+            await self._stop()
+
+    async def _obey(self) -> None:
+        while True:
+            message = await self._inbox.get()
+            match message["do"]:
+                case "step":
+                    self._number, self._counts = message["step"], Counts()
+                    self._step = self._watched(self._play(self._jobs(message)))
+                case "stop":
+                    await self._stop()
+                    self._tell("stopped", **asdict(self._counts))
+                case "fail":
+                    self._tell("failed", why=message["why"])
+                    return
+                case _:
+                    return
+
+    def _receive(self) -> None:
+        try:
+            self._inbox.put_nowait(orjson.loads(self._pipe.recv_bytes()))
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            self._inbox.put_nowait({"do": "close"})
+
+    def _tell(self, what: str, **facts: Any) -> None:
+        message = {"tell": what, "step": self._number, **facts}
+        with suppress(OSError):  # a parent that is gone shows as the end of the pipe
+            self._pipe.send_bytes(orjson.dumps(message))
+
+    def _watched(self, work: Any) -> asyncio.Task[None]:
+        """A task whose error reaches the inbox: nothing may end in silence."""
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._report)
+        return task
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            name = "" if isinstance(error, LeakcheckError) else f"{type(error).__name__}: "
+            self._inbox.put_nowait({"do": "fail", "why": f"{name}{error}"})
+
+    def _jobs(self, message: dict[str, Any]) -> list[Job]:
+        plan = os.open(runfolder.plan_path(self._folder), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            requests = [
+                (runfolder.request_at(plan, offset, length), retries, timeout_s)
+                for offset, length, retries, timeout_s in message["jobs"]
+            ]
+        finally:
+            os.close(plan)
+        return [
+            Job(
+                request=request,
+                at_ns=message["at_ns"] + round(request.start_offset_s * 1e9),
+                retries=retries,
+                timeout_s=timeout_s,
+            )
+            for request, retries, timeout_s in requests
+        ]
+
+    async def _play(self, jobs: list[Job]) -> None:
+        """All jobs of one step; those of one lane one after the other."""
+        queues: defaultdict[int, list[Job]] = defaultdict(list)
+        for job in sorted(jobs, key=lambda job: job.at_ns):
+            queues[job.request.lane].append(job)
+        self._queues = [
+            asyncio.create_task(self._run(self._lanes[lane], queue))
+            for lane, queue in queues.items()
+        ]
+        pending: set[asyncio.Task[None]] = set(self._queues)
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=HEARTBEAT_S)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            if pending:
+                self._tell("progress", **asdict(self._counts))
+        self._tell("done", **asdict(self._counts))
+
+    async def _run(self, lane: Lane, queue: list[Job]) -> None:
+        task = asyncio.current_task()
+        for job in queue:
+            self._counts.add(await lane.run(job))
+            if task is not None and task.cancelling():
+                return  # the lane journalled what was in flight; nothing more is to be sent
+
+    async def _stop(self) -> None:
+        for queue in self._queues:
+            queue.cancel()
+        if self._step is not None:
+            await asyncio.wait([self._step])
+            self._step = None
+
+    async def _sync_every_second(self) -> None:
+        while True:
+            await asyncio.sleep(_SYNC_S)
+            await asyncio.to_thread(self._shard.sync)
