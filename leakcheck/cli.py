@@ -297,8 +297,7 @@ def _show(result: Report, folder: Path) -> int:
 
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((100, 40)).columns
-    print(terminal.render(result, width=width, colour=colour), end="")
-    print(f"report: {folder / 'report.html'}")
+    print(terminal.render(result, width=width, colour=colour, folder=str(folder)), end="")
     return result.exit_code
 
 
@@ -321,3 +320,7 @@ def _faults() -> list[tuple[str, str]]:
     command = [sys.executable, "-m", "leakcheck.engine", "--list-faults"]
     done = subprocess.run(command, capture_output=True, check=True)  # noqa: S603 - our own module
     return [(fault["name"], fault["effect"]) for fault in json.loads(done.stdout)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

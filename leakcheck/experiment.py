@@ -15,7 +15,8 @@ from typing import Any
 
 import leakcheck
 from leakcheck import analyzer, embedded, history, report, runfolder, scenario
-from leakcheck.errors import RunFolderError, UsageError
+from leakcheck.confirm import confirmations
+from leakcheck.errors import UsageError
 from leakcheck.passphrase import assert_separate, load_words, rare_token_words, require_entropy
 from leakcheck.records import (
     SCHEMA,
@@ -97,6 +98,7 @@ def resume(folder: Path, watch: Watch) -> Report:
 
     Raises RunFolderError for a folder that is none, TargetError when the target is gone.
     """
+    _require_run_folder(folder)
     origin = runfolder.read_provenance(folder)
     plans = runfolder.read_plans(folder)
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
@@ -112,14 +114,18 @@ def judge(folder: Path, watch: Watch) -> Report:
 
     Raises RunFolderError, naming file and line, for a damaged folder.
     """
-    if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such run folder")
+    _require_run_folder(folder)
     watch("analyze", 0, 1)
     result = analyzer.analyze(history.read(folder))
     report.write(result, folder)
     runfolder.link_latest(folder)
     watch("analyze", 1, 1)
     return result
+
+
+def _require_run_folder(folder: Path) -> None:
+    if not (folder / "run.json").is_file():
+        raise UsageError(f"{folder} is no run folder: there is no run.json in it")
 
 
 def rehearse(paths: Sequence[Path], overrides: Mapping[str, Any]) -> Iterator[str]:
@@ -210,7 +216,7 @@ def _play(folder: Path, opened: _Open, plans: Sequence[Plan], watch: Watch) -> N
         for plan in plans:
             if not session.send(plan.scenario.name, runfolder.remaining(plan.requests, sent)):
                 return
-        suspects = analyzer.confirmations(history.read(folder))
+        suspects = confirmations(history.read(folder))
         if suspects:
             runfolder.append_requests(folder, suspects)
             if not session.send("confirm", suspects):
@@ -228,18 +234,15 @@ class _Session:
     watch: Watch
 
     def send(self, name: str, requests: Sequence[Request]) -> bool:
-        """Play requests; False, with the reason noted in the run folder, when the run is over."""
+        """Play requests; False when the run is over (the runner notes why in the run folder)."""
         total = len(requests)
         self.watch(name, 0, total)
-        played = self.runner.play(requests, on_progress=lambda done: self.watch(name, done, total))
-        if played.interrupted:
-            detail = f"during {name}, after {played.requests_done} of {total} requests"
-            _note(self.folder, "interrupted", detail)
-        elif played.target_lost:
-            engine = self.opened.engine
-            last = "" if engine is None else engine.last_words()
-            detail = "; ".join(text for text in (played.target_lost, last) if text)
-            _note(self.folder, "target-lost", detail)
+        played = self.runner.play(
+            requests, on_progress=lambda now: self.watch(name, now.requests_done, total)
+        )
+        engine = self.opened.engine
+        if played.target_lost and engine is not None and (last := engine.last_words()):
+            _note(self.folder, "engine", last.splitlines()[-1])
         return not (played.interrupted or played.target_lost)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from leakcheck import backends, wording
 from leakcheck.backends import Backend, Broken, Refused
 from leakcheck.errors import TargetError
-from leakcheck.records import Chunk, Message, Request, Sampling, Target, TargetFacts, Usage
+from leakcheck.records import Message, Request, Sampling, Target, TargetFacts, Usage
 
 _LENGTHS = (40, 61, 87, 115, 150, 201, 300, 420)
 """Words of filler whose cached tokens give the block size: it is their greatest common divisor."""
@@ -124,11 +124,9 @@ async def _ask(
         messages=(Message(role="user", content=text),),
         sampling=Sampling(max_tokens=1, top_logprobs=top_logprobs),
     )
-    chunks: list[Chunk] = []
     try:
         async with asyncio.timeout(timeout_s):
-            async for chunk in backend.stream(request):
-                chunks.append(chunk)
+            chunks = [chunk async for chunk in backend.stream(request)]
     except (Refused, Broken, TimeoutError) as error:
         return _Reply(usage=None, logprobs=False, error=str(error) or "no answer in time")
     usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)

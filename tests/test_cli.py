@@ -1,0 +1,118 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from leakcheck import cli
+
+
+def leakcheck(*arguments, cwd=None, **environment):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEAKCHECK_", "OPENAI_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "leakcheck.cli", *arguments],
+        capture_output=True, text=True, check=False, cwd=cwd, env=clean | environment, timeout=120,
+    )  # fmt: skip
+
+
+def refusal(done):
+    """The one sentence of a refusal: exit code 2, no traceback."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len([line for line in lines if line.startswith("leakcheck: ")]) == 1
+    return lines[-1]
+
+
+def test_help_answers_fast():
+    best = min(_timed("--help") for _ in range(5))
+    bare = min(_timed_bare() for _ in range(5))
+    assert best < bare + 0.25  # against an interpreter that does nothing, in the same run
+
+
+def _timed(*arguments):
+    start = time.perf_counter()
+    assert leakcheck(*arguments).returncode == 0
+    return time.perf_counter() - start
+
+
+def _timed_bare():
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return time.perf_counter() - start
+
+
+def test_version_is_printed():
+    assert leakcheck("--version").stdout.startswith("leakcheck ")
+
+
+def test_no_command_is_a_usage_error():
+    assert leakcheck().returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["run", "no-such"], {}, "no scenario 'no-such'"),
+        (["run", "missing/file.toml"], {}, "no scenario file at missing/file.toml"),
+        (["run", "--target", "localhost:8000", "--model", "m"], {}, "is not a URL"),
+        (["run", "--target", "http://127.0.0.1:9/v1"], {}, "--model is missing"),
+        (["run", "--target", "http://127.0.0.1:9/v1", "--model", "m", "--api-key-env", "NOKEY"],
+         {}, "environment variable NOKEY"),
+        (["run", "--target", "http://h/v1", "--embedded"], {}, "exclude each other"),
+        (["run", "--header-env", "X", "--target", "http://h/v1", "--model", "m"],
+         {}, "'X' is not HEADER=NAME"),
+        (["run", "--set", "load.windows"], {}, "is not KEY=VALUE"),
+        (["run", "--set", "load.window=3"], {}, "did you mean 'windows'"),
+        (["run", "--windows", "0"], {}, "load.windows: 0 is out of range"),
+        (["run"], {"LEAKCHECK_SEED": "x"}, "LEAKCHECK_SEED: 'x' is not an integer"),
+        (["analyze", "no-such-run"], {}, "is no run folder"),
+        (["run", "--resume", "no-such-run"], {}, "no-such-run"),
+        (["validate", "no-such"], {}, "no scenario 'no-such'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_answered_with_one_sentence(arguments, environment, sentence):
+    assert sentence in refusal(leakcheck(*arguments, **environment))
+
+
+def test_a_wrong_fault_names_the_right_ones():
+    done = leakcheck("run", "--fault", "prefix-length", "--windows", "1")
+    assert done.returncode == 2
+    assert "prefix-length-only" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_validate_says_what_each_shipped_scenario_would_send():
+    done = leakcheck("validate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(": valid; ") == 4
+    assert "bits" in done.stdout
+
+
+def test_list_names_everything():
+    done = leakcheck("list")
+    assert done.returncode == 0, done.stderr
+    for name in ("prefix-overlap", "shared_prefix", "own_answer", "openai", "response-swap"):
+        assert name in done.stdout
+
+
+def test_a_shortcut_overrides_the_file_and_set_overrides_anything():
+    parsed = cli._parser().parse_args(
+        ["run", "--windows", "3", "--set", "gate.min_echo=0.25", "--set", "traffic.use=mixed_batch"]
+    )
+    assert cli._overrides(parsed) == {
+        "load.windows": 3, "gate.min_echo": 0.25, "traffic.use": "mixed_batch",
+    }  # fmt: skip
+
+
+def test_a_target_from_the_environment_is_used(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1/")
+    monkeypatch.setenv("LEAKCHECK_MODEL", "m")
+    target = cli._target(cli._parser().parse_args(["run"]))
+    assert (target.base_url, target.model) == ("http://127.0.0.1:9/v1", "m")
+
+
+def test_embedded_wins_over_a_target_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert cli._target(cli._parser().parse_args(["run", "--embedded"])) is None
