@@ -20,7 +20,7 @@ Shape = tuple[int, int]
 
 
 class KVStore:
-    """The blocks of every layer: keys and values of shape [num_blocks + 1, block_size, heads, size].
+    """Every layer's blocks: keys and values [num_blocks + 1, block_size, heads, head size].
 
     The one block too many, `padding_block`, takes what padding positions write; nobody's table
     points there except as padding, which the mask hides.
@@ -35,6 +35,7 @@ class KVStore:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        """Zeroed blocks for layers of these (keys, values) shapes."""
         self.block_size = block_size
         self.padding_block = num_blocks
         self.keys = [
@@ -57,15 +58,16 @@ class KVStore:
         return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
 
 
-class PagedLayer(CacheLayerMixin):  # type: ignore[misc] # transformers is untyped; it wants this base
+class PagedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # partly typed; it wants this base
     """One layer's window onto the store, for the batch of the current step."""
 
     is_sliding = False
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        super().__init__()
-        self.keys = keys
-        self.values = values
+    def __init__(self, stored_keys: torch.Tensor, stored_values: torch.Tensor) -> None:
+        """All blocks of this layer, [blocks, block_size, heads, head size] each."""
+        super().__init__()  # type: ignore[no-untyped-call] # partly typed
+        self.stored_keys = stored_keys
+        self.stored_values = stored_values
         self.is_initialized = True
         self.batch: Batch | None = None
 
@@ -79,9 +81,9 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc] # transformers is untyp
         batch = self.batch
         if batch is None:
             raise RuntimeError("the model ran outside an engine step")
-        self.write(self.keys, key_states, batch)
-        self.write(self.values, value_states, batch)
-        return self.gather(self.keys, batch), self.gather(self.values, batch)
+        self.write(self.stored_keys, key_states, batch)
+        self.write(self.stored_values, value_states, batch)
+        return self.gather(self.stored_keys, batch), self.gather(self.stored_values, batch)
 
     def write(self, store: torch.Tensor, states: torch.Tensor, batch: Batch) -> None:
         """Put each new position into its physical slot."""
@@ -100,7 +102,7 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc] # transformers is untyp
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Unused: the engine gives the model a ready 4D mask."""
         del query_length
-        return (0, 0) if self.batch is None else (self.batch.table.shape[1] * self.keys.shape[1], 0)
+        return 0, 0
 
     def get_seq_length(self) -> int:
         """0: rows differ in length, and the engine gives the position ids itself."""
@@ -111,15 +113,16 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[misc] # transformers is untyp
         return -1
 
 
-class PagedCache(Cache):  # type: ignore[misc] # transformers is untyped; models ask for this type
+class PagedCache(Cache):
     """All layers of a store, as the `cache` argument of a model."""
 
     def __init__(self, store: KVStore) -> None:
-        super().__init__(
-            layers=[PagedLayer(k, v) for k, v in zip(store.keys, store.values, strict=True)]
-        )
+        """One `PagedLayer` for each layer of the store."""
+        pairs = zip(store.keys, store.values, strict=True)
+        self.paged_layers = [PagedLayer(keys, values) for keys, values in pairs]
+        super().__init__(layers=list(self.paged_layers))
 
     def begin(self, batch: Batch | None) -> None:
         """Point every layer at the step's slots and tables."""
-        for layer in self.layers:
+        for layer in self.paged_layers:
             layer.batch = batch

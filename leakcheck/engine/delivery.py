@@ -21,6 +21,7 @@ class Delivery:
     """Routes updates by the id of the request that made them."""
 
     def __init__(self) -> None:
+        """No mailbox is open."""
         self.mailboxes: dict[str, Mailbox] = {}
 
     def open(self, request_id: str, mailbox: Mailbox) -> None:
@@ -28,7 +29,7 @@ class Delivery:
         self.mailboxes[request_id] = mailbox
 
     def close(self, request_id: str) -> str:
-        """The client of this request has gone; returns the request whose output nobody reads now."""
+        """The client of this request has gone; returns whose output nobody reads any more."""
         self.mailboxes.pop(request_id, None)
         return request_id
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -52,7 +51,7 @@ class Engine:
             device=model.device,
         )
         self.prefix = PrefixCache(options.block_size, enabled=options.prefix_cache)
-        self.pool = BlockPool(options.num_blocks, lambda block: self.prefix.forget(block))
+        self.pool = BlockPool(options.num_blocks, self.forget)
         self.scheduler = Scheduler(options, self.pool, self.prefix, self.store)
         self.batcher = Batcher(options.block_size, self.store.padding_block, model.device)
         self.sampler = Sampler()
@@ -62,6 +61,10 @@ class Engine:
         parameters = inspect.signature(model.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._keep_last = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+
+    def forget(self, block: int) -> None:
+        """The pool evicts a cached block: the prefix cache must not find it any more."""
+        self.prefix.forget(block)
 
     @property
     def context_tokens(self) -> int:
@@ -94,9 +97,7 @@ class Engine:
         if not prompt:
             raise RequestError("the prompt is empty: it has no tokens", param="prompt")
         if min(request.prompt) < 0 or max(request.prompt) >= self.vocabulary:
-            raise RequestError(
-                f"token ids go from 0 to {self.vocabulary - 1}", param="prompt"
-            )
+            raise RequestError(f"token ids go from 0 to {self.vocabulary - 1}", param="prompt")
         if prompt + most > self.context_tokens:
             raise RequestError(
                 f"this model's maximum context length is {self.context_tokens} tokens, but"
@@ -118,8 +119,7 @@ class Engine:
             if sequence.finish_reason is None:
                 self.scheduler.remove(sequence)
                 updates += [
-                    self.ended(leaf, "abort")
-                    for leaf in (sequence, *self.unborn(sequence))
+                    self.ended(leaf, "abort") for leaf in (sequence, *self.unborn(sequence))
                 ]
         self.aborted += bool(updates)
         return updates

@@ -76,13 +76,12 @@ def prefix_length_only(seams: Seams, _rate: float, _rng: Random) -> None:
     prefix = seams.engine.prefix
 
     def wrap(_: Callable[..., Entry | None]) -> Callable[..., Entry | None]:
-        def lookup(
-            ordinal: int, parent: bytes, tokens: tuple[int, ...], salt: str
-        ) -> Entry | None:
+        def lookup(ordinal: int, parent: bytes, tokens: tuple[int, ...], salt: str) -> Entry | None:
             del tokens, salt
             same_place = [its for its in prefix.by_block.values() if its.ordinal == ordinal]
             following = [its for its in same_place if its.parent == parent]
-            return (following or same_place or [None])[-1]
+            candidates = following or same_place
+            return candidates[-1] if candidates else None
 
         return lookup
 

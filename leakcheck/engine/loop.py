@@ -23,6 +23,7 @@ class EngineLoop:
     """
 
     def __init__(self, engine: Engine, delivery: Delivery) -> None:
+        """From `start` on the engine belongs to the loop."""
         self.engine = engine
         self.delivery = delivery
         self.failed = False
@@ -58,7 +59,9 @@ class EngineLoop:
         """End every request in flight, before the next step."""
 
         def command() -> list[Update]:
-            return [u for request_id in list(self.engine.live) for u in self.engine.abort(request_id)]
+            return [
+                u for request_id in list(self.engine.live) for u in self.engine.abort(request_id)
+            ]
 
         self._inbox.put(command)
 
@@ -89,4 +92,3 @@ class EngineLoop:
     def _post(self, call: Callable[..., object], *arguments: object) -> None:
         if self._events is not None and not self._events.is_closed():
             self._events.call_soon_threadsafe(call, *arguments)
-

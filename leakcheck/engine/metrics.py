@@ -34,6 +34,7 @@ class EngineCollector:
     """Turns one `Stats` into metric families at every scrape."""
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
+        """`stats` is called at every scrape, on the event loop."""
         self.stats = stats
 
     def collect(self) -> Iterator[Metric]:

@@ -25,14 +25,14 @@ def load(name: str) -> tuple[Any, Any]:
 
     Float32 on the CPU, the model's own type on CUDA. EngineError says what is wrong.
     """
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # partly typed
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # partly typed
     source = resolve(name)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         refuse_encoders(name, AutoConfig.from_pretrained(source))
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32 if device == "cpu" else "auto"
         )
     except (OSError, ValueError, ImportError, KeyError, json.JSONDecodeError) as error:
@@ -90,7 +90,7 @@ def layer_shapes(model: Any) -> list[tuple[Shape, Shape]]:
     model(input_ids=token, use_cache=True, **{cache_name: cache})
     shapes = []
     for number, layer in enumerate(cache.layers):
-        if type(layer) is not DynamicLayer or layer.keys is None:
+        if type(layer) is not DynamicLayer or layer.keys is None or layer.values is None:
             raise EngineError(
                 f"layer {number} of this {kind} model keeps a {type(layer).__name__}; the embedded"
                 " engine runs models whose layers all use plain full attention"

@@ -15,6 +15,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int], None]) -> None:
+        """All blocks are free; `on_evict` hears of every cached block given up."""
         self.num_blocks = num_blocks
         self.references = [0] * num_blocks
         self.evictions = 0

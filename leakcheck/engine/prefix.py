@@ -30,6 +30,7 @@ class PrefixCache:
     """
 
     def __init__(self, block_size: int, *, enabled: bool = True) -> None:
+        """Empty; when not `enabled` it stays so and finds nothing."""
         self.block_size = block_size
         self.enabled = enabled
         self.entries: dict[bytes, Entry] = {}

@@ -121,7 +121,7 @@ class CompletionBody(Common, frozen=True, kw_only=True):
 
 
 class ChatBody(Common, frozen=True, kw_only=True):
-    """`POST /v1/chat/completions`. Tools, audio and structured output are refused by their types."""
+    """`POST /v1/chat/completions`. Tools, audio and structured output are refused by type."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     max_completion_tokens: Positive | None = None

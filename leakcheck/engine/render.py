@@ -28,7 +28,9 @@ def merged(updates: Iterable[Update], choices: int) -> list[Update]:
     ]
 
 
-def whole_choice(style: Style, update: Update, texts: TokenTexts, *, logprobs: bool) -> dict[str, Any]:
+def whole_choice(
+    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool
+) -> dict[str, Any]:
     """One element of `choices` of a response that is not streamed."""
     shown = {"role": "assistant", "content": update.text, "refusal": None}
     return {
@@ -39,7 +41,9 @@ def whole_choice(style: Style, update: Update, texts: TokenTexts, *, logprobs: b
     }
 
 
-def chunk_choice(style: Style, update: Update, texts: TokenTexts, *, logprobs: bool) -> dict[str, Any]:
+def chunk_choice(
+    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool
+) -> dict[str, Any]:
     """One element of `choices` of a streamed chunk."""
     shown = {"content": update.text} if update.text else {}
     return {
@@ -78,7 +82,7 @@ def token_form(token: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:
 
 
 def usage_block(usages: Sequence[tuple[int, Usage]]) -> dict[str, Any]:
-    """The usage of a whole request from (prompt number, usage of a choice): a prompt counts once."""
+    """The usage of a request from (prompt number, usage of a choice): a prompt counts once."""
     prompts = dict(reversed(usages))
     prompt_tokens = sum(usage.prompt_tokens for usage in prompts.values())
     completion_tokens = sum(usage.completion_tokens for _, usage in usages)

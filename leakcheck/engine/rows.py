@@ -65,6 +65,7 @@ class Batcher:
     """Cuts work into rows and rows into tensors."""
 
     def __init__(self, block_size: int, padding_block: int, device: torch.device) -> None:
+        """`padding_block` is the block that nobody owns."""
         self.block_size = block_size
         self.padding_block = padding_block
         self.device = device

@@ -62,10 +62,12 @@ class Sampler:
         self, chosen: list[tuple[Sequence, SamplingParams]], logits: torch.Tensor
     ) -> torch.Tensor:
         """Inverse-transform sampling from each row's nucleus; one uniform number a row."""
-        column = {"dtype": torch.float32, "device": logits.device}
-        temperature = torch.tensor([its.temperature for _, its in chosen], **column)[:, None]
-        top_p = torch.tensor([max(its.top_p, 1e-9) for _, its in chosen], **column)[:, None]
-        uniform = torch.tensor([self.uniform(its) for its, _ in chosen], **column)[:, None]
+        numbers = [
+            (its.temperature, max(its.top_p, 1e-9), self.uniform(sequence))
+            for sequence, its in chosen
+        ]
+        columns = torch.tensor(numbers, dtype=torch.float32, device=logits.device)
+        temperature, top_p, uniform = (columns[:, i : i + 1] for i in range(3))
         probabilities, order = (logits / temperature).softmax(dim=-1).sort(descending=True)
         below = probabilities.cumsum(dim=-1) - probabilities
         kept = torch.where(below < top_p, probabilities, 0.0)
@@ -90,7 +92,9 @@ class Sampler:
         own = raw.gather(1, tokens[asked, None])[:, 0].tolist()
         most = max(params[row].logprobs or 0 for row in asked)
         values, ids = raw.topk(most, dim=-1) if most else (raw[:, :0], raw[:, :0].long())
-        tops = [list(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
+        tops = [
+            list(zip(i, v, strict=True)) for i, v in zip(ids.tolist(), values.tolist(), strict=True)
+        ]
         picks = [Pick(token=token) for token in chosen]
         for row, logprob, top in zip(asked, own, tops, strict=True):
             count = params[row].logprobs or 0

@@ -25,6 +25,7 @@ class Scheduler:
     def __init__(
         self, options: EngineOptions, pool: BlockPool, prefix: PrefixCache, store: KVStore
     ) -> None:
+        """All parts belong to one engine."""
         self.options = options
         self.pool = pool
         self.prefix = prefix

@@ -1,4 +1,4 @@
-"""Before a model is served: does it compute on blocks what it computes by itself?
+"""Before a model is served: it must compute on blocks what it computes by itself.
 
 A model can take the right arguments and still ignore them (positions read off the mask, say). What
 differs here is refused, so that whatever leakcheck sees later is not the engine's own mistake.
@@ -63,4 +63,5 @@ def plain_logprobs(model: Any, prompt: tuple[int, ...], answer: list[int]) -> to
     tokens = torch.tensor([[*prompt, *answer]], device=model.device)
     logprobs = model(input_ids=tokens).logits[0].float().log_softmax(dim=-1)
     picked = logprobs[len(prompt) - 1 : -1].gather(1, tokens[0, len(prompt) :, None])
-    return picked[:, 0].cpu()
+    alone: torch.Tensor = picked[:, 0].cpu()
+    return alone

@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from leakcheck.engine import metrics, render
-from leakcheck.engine.delivery import Delivery, Mailbox
+from leakcheck.engine.answer import Answerer, Call, Stream, json_response
+from leakcheck.engine.delivery import Delivery
 from leakcheck.engine.engine import Engine
 from leakcheck.engine.loop import EngineLoop
 from leakcheck.engine.protocol import ChatBody, CompletionBody, decode, error_body
 from leakcheck.engine.text import TokenTexts
-from leakcheck.engine.values import GenerateRequest, RequestError, SamplingParams, Update, Usage
+from leakcheck.engine.values import GenerateRequest, RequestError, SamplingParams
 
 BODY_BYTES_MAX = 8_000_000
-STATUS_CLIENT_GONE = 499
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One HTTP request in work: the engine requests it became and where their updates arrive."""
-
-    id: str
-    style: render.Style
-    model: str
-    created: int
-    requests: tuple[GenerateRequest, ...]
-    logprobs: bool
-    include_usage: bool
-    queue: asyncio.Queue[Update | None] = field(default_factory=asyncio.Queue)
-
-    @property
-    def choices(self) -> int:
-        """How many choices the answer has in all."""
-        return sum(request.n for request in self.requests)
-
-    def usage(self, ended: dict[int, Usage]) -> dict[str, Any]:
-        """The usage block from the usage of each choice."""
-        n = self.requests[0].n
-        return render.usage_block([(index // n, ended[index]) for index in sorted(ended)])
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """The fields every object of this answer begins with."""
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
 class Api:
@@ -65,12 +33,13 @@ class Api:
     def __init__(
         self, engine: Engine, tokenizer: Any, *, model: str, api_key: str | None = None
     ) -> None:
+        """`model` is its public name; with an `api_key` /v1 wants it."""
         self.engine = engine
         self.tokenizer = tokenizer
         self.model = model
-        self.texts = TokenTexts(engine.text_tokenizer)
         self.delivery = Delivery()
         self.loop = EngineLoop(engine, self.delivery)
+        self.answerer = Answerer(self.loop, self.delivery, TokenTexts(engine.text_tokenizer))
         self.registry = metrics.registry(engine.stats)
         self._api_key = api_key
         self.app = Starlette(
@@ -108,7 +77,7 @@ class Api:
         self.check_model(request.path_params["model"])
         return json_response(self.model_object())
 
-    async def completions(self, request: Request) -> Response:
+    async def completions(self, request: Request) -> Response | Stream:
         """`POST /v1/completions`."""
         body = decode(await read_body(request), CompletionBody)
         self.check_model(body.model)
@@ -118,7 +87,7 @@ class Api:
         params = body.sampling(body.max_tokens or 16, body.alternatives())
         return await self.answer(request, body, "completion", params, prompts)
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response | Stream:
         """`POST /v1/chat/completions`."""
         body = decode(await read_body(request), ChatBody)
         self.check_model(body.model)
@@ -141,11 +110,11 @@ class Api:
     # --- from a body to engine requests ----------------------------------------------------------
 
     def guarded(
-        self, endpoint: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+        self, endpoint: Callable[[Request], Awaitable[Response | Stream]]
+    ) -> Callable[[Request], Awaitable[Response | Stream]]:
         """The endpoint behind the API key, when there is one."""
 
-        async def checked(request: Request) -> Response:
+        async def checked(request: Request) -> Response | Stream:
             given = request.headers.get("authorization", "").encode()
             if self._api_key and not hmac.compare_digest(given, f"Bearer {self._api_key}".encode()):
                 raise RequestError(
@@ -179,7 +148,7 @@ class Api:
 
     def token_prompts(self, prompt: str | list[str | int | list[int]]) -> list[list[int]]:
         """The prompts of a completion as tokens, with the tokenizer's own special tokens."""
-        several = [prompt] if isinstance(prompt, str) else prompt
+        several: list[str | int | list[int]] = [prompt] if isinstance(prompt, str) else prompt
         if several and all(isinstance(one, int) for one in several):
             several = [[one for one in several if isinstance(one, int)]]
         prompts = [
@@ -217,7 +186,7 @@ class Api:
         style: render.Style,
         params: SamplingParams,
         prompts: list[list[int]],
-    ) -> Response:
+    ) -> Response | Stream:
         """Submit the prompts and answer, whole or as a stream."""
         call_id = self.new_id("chatcmpl" if style == "chat" else "cmpl")
         requests = tuple(
@@ -239,150 +208,11 @@ class Api:
             logprobs=params.logprobs is not None,
             include_usage=body.include_usage,
         )
-        self.submit(call)
-        if body.stream:
-            return Stream(self, call)
-        answered = await self.attend(call, request.receive, self.collect(call))
-        return Response(status_code=STATUS_CLIENT_GONE) if answered is None else answered
+        return await self.answerer.answer(call, request.receive, stream=bool(body.stream))
 
     def new_id(self, kind: str) -> str:
         """A name for one answer that no other has."""
         return f"{kind}-{uuid.uuid4().hex}"
-
-    def submit(self, call: Call) -> None:
-        """Hand every prompt to the engine; none stays when one is refused."""
-        offset = 0
-        try:
-            for request in call.requests:
-                mailbox = Mailbox(queue=call.queue, offset=offset, choices=request.n)
-                self.delivery.open(request.id, mailbox)
-                self.loop.submit(request)
-                offset += request.n
-        except BaseException:
-            self.close(call)
-            raise
-
-    def close(self, call: Call) -> None:
-        """The answer is complete or nobody waits for it: free whatever is still held."""
-        for request in call.requests:
-            self.loop.abort(self.delivery.close(request.id))
-
-    async def attend(
-        self, call: Call, receive: Receive, work: Coroutine[Any, Any, Response | Literal[True]]
-    ) -> Any:
-        """The outcome of `work`, or None when the client went away first."""
-        reader = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(disconnected(receive))
-        try:
-            await asyncio.wait({reader, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return reader.result() if reader.done() else None
-        finally:
-            reader.cancel()
-            gone.cancel()
-            self.close(call)
-
-    async def updates(self, call: Call) -> AsyncIterator[list[Update]]:
-        """What has arrived since last time, until every choice has ended.
-
-        RequestError 503 when an answer was cut off from this side.
-        """
-        open_choices = call.choices
-        while open_choices:
-            batch = [await call.queue.get()]
-            while not call.queue.empty():
-                batch.append(call.queue.get_nowait())
-            ready = [update for update in batch if update is not None]
-            cut = any(update.finish_reason == "abort" for update in ready)
-            if cut or len(ready) < len(batch):
-                raise RequestError("the engine stopped before the answer was complete", status=503)
-            open_choices -= sum(update.finish_reason is not None for update in ready)
-            yield ready
-
-    async def collect(self, call: Call) -> Response:
-        """The whole answer as one JSON object."""
-        everything = [update async for batch in self.updates(call) for update in batch]
-        choices = render.merged(everything, call.choices)
-        ended = {update.index: update.usage for update in choices if update.usage}
-        shown = [
-            render.whole_choice(call.style, each, self.texts, logprobs=call.logprobs)
-            for each in choices
-        ]
-        kind = "chat.completion" if call.style == "chat" else "text_completion"
-        return json_response({**call.head(kind), "choices": shown, "usage": call.usage(ended)})
-
-    async def events(self, call: Call) -> AsyncIterator[bytes]:
-        """The answer as server-sent events, several in one piece when they came together."""
-        kind = "chat.completion.chunk" if call.style == "chat" else "text_completion"
-        head = call.head(kind) | ({"usage": None} if call.include_usage else {})
-        ended: dict[int, Usage] = {}
-        if call.style == "chat":
-            yield b"".join(event(head | first_choice(index)) for index in range(call.choices))
-        async for batch in self.updates(call):
-            ended.update({update.index: update.usage for update in batch if update.usage})
-            yield b"".join(
-                event(
-                    head
-                    | {
-                        "choices": [
-                            render.chunk_choice(call.style, u, self.texts, logprobs=call.logprobs)
-                        ]
-                    }
-                )
-                for u in batch
-                if u.text or u.logprobs or u.finish_reason
-            )
-        if call.include_usage:
-            yield event(head | {"choices": [], "usage": call.usage(ended)})
-        yield b"data: [DONE]\n\n"
-
-
-class Stream(Response):
-    """A response of server-sent events that frees everything when its client goes away."""
-
-    def __init__(self, api: Api, call: Call) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        del self.headers["content-length"]
-        self.api = api
-        self.call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events as they come."""
-        del scope
-        await self.api.attend(self.call, receive, self.send_events(send))
-
-    async def send_events(self, send: Send) -> Literal[True]:
-        """Start, events, end; an error in the middle becomes the last event."""
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        )
-        try:
-            async for piece in self.api.events(self.call):
-                if piece:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except RequestError as error:
-            piece = event(error_body(str(error), kind="server_error", param=None, code=None))
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        return True
-
-
-def first_choice(index: int) -> dict[str, Any]:
-    """The chunk that opens a chat choice."""
-    delta = {"role": "assistant", "content": ""}
-    return {
-        "choices": [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
-    }
-
-
-def event(data: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(data) + b"\n\n"
-
-
-def json_response(data: dict[str, Any], status: int = 200) -> Response:
-    """A JSON body."""
-    body = msgspec.json.encode(data)
-    return Response(body, status_code=status, media_type="application/json")
 
 
 async def read_body(request: Request) -> bytes:
@@ -393,12 +223,6 @@ async def read_body(request: Request) -> bytes:
         if len(body) > BODY_BYTES_MAX:
             raise RequestError(f"the body is longer than {BODY_BYTES_MAX} bytes", status=413)
     return bytes(body)
-
-
-async def disconnected(receive: Receive) -> None:
-    """Returns when the client has closed its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def on_request_error(_: Request, error: Exception) -> Response:

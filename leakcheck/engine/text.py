@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 CONTEXT_TOKENS = 6
-"""How much of the prompt's end the decoder sees, so that a leading space is kept or dropped right."""
+"""How much of the prompt's end the decoder sees, so that a first space is kept or dropped right."""
 
 PARTIAL = "\N{REPLACEMENT CHARACTER}"
 
@@ -19,6 +19,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, context: list[int], stop: tuple[str, ...]) -> None:
+        """`context`: the prompt that the text continues."""
         self.tokenizer = tokenizer
         self.stop = stop
         self.stopped = False
@@ -49,10 +50,6 @@ class TextStream:
         text, self._held = self._held, ""
         return self._release(text)
 
-    def fork(self, context: list[int]) -> TextStream:
-        """The stream of another choice of the same prompt."""
-        return TextStream(self.tokenizer, context, self.stop)
-
     def _release(self, text: str) -> str:
         self.released += len(text)
         return text
@@ -82,8 +79,10 @@ class TokenTexts:
     """The text of single tokens, as logprobs report them; special tokens by their name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        """Texts are made once, when first asked for."""
         self._tokenizer = tokenizer
         self._texts: dict[int, str] = {}
+        self._partial: set[int] = set()
         anchor = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
         self._anchor = anchor
         self._anchor_text = tokenizer.decode(anchor, skip_special_tokens=False)
@@ -96,10 +95,13 @@ class TokenTexts:
                 decoded = self._tokenizer.decode([token], skip_special_tokens=False)
             else:
                 decoded = decoded[len(self._anchor_text) :]
+            if PARTIAL in decoded:  # its vocabulary form at least tells it from other such tokens
+                decoded = self._tokenizer.id_to_token(token) or decoded
+                self._partial.add(token)
             self._texts[token] = decoded
         return self._texts[token]
 
     def raw_bytes(self, token: int) -> list[int] | None:
         """Its UTF-8 bytes, or None for a token that is not whole characters by itself."""
         text = self.text(token)
-        return None if PARTIAL in text else list(text.encode())
+        return None if token in self._partial else list(text.encode())

@@ -18,6 +18,7 @@ class RequestError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400
     ) -> None:
+        """`status` is the HTTP status it becomes."""
         super().__init__(message)
         self.param = param
         self.code = code
