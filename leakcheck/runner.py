@@ -39,22 +39,6 @@ _LOST_WINDOWS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far one call of `play` is. `ok`, `failed` and `unknown` add up to `requests_done`."""
-
-    windows: int
-    windows_done: int
-    requests: int
-    requests_done: int
-    ok: int
-    failed: int
-    unknown: int
-    retries: int
-    scenario: str
-    workers_died: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """What became of one call of `play`; what was observed is in the run folder.
 
@@ -151,17 +135,19 @@ class Runner:
         self,
         requests: Sequence[Request],
         *,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[int], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Played:
         """Send requests, window after window in the order given, phase after phase.
+
+        `on_progress` is told, every now and then, how many of them are over.
 
         Ends early, with everything observed in the run folder, when `should_stop` says so or at
         Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), and when nothing could be
         connected to in two windows in a row (`target_lost`). Raises HarnessError where leakcheck
         itself cannot go on: all workers died, a disk is full, a request is not in the plan.
         """
-        game = _Game(requests, on_progress or _ignore, should_stop or _never)
+        game = _Game(on_progress or _ignore, should_stop or _never)
         jobs = self._jobs(requests)
         try:
             with _ctrl_c(game):
@@ -175,10 +161,6 @@ class Runner:
         finally:
             self._stop()
         game.settle(self._workers)
-        if game.interrupted:
-            self._note("interrupted", f"after {game.windows_done} of {game.windows} windows")
-        if game.target_lost is not None:
-            self._note("target-lost", game.target_lost)
         return game.played(self.workers_died)
 
     def _jobs(self, requests: Iterable[Request]) -> dict[str, tuple[int, int, int, float]]:
@@ -222,7 +204,6 @@ class Runner:
             each.busy = each.alive and bool(mine)
             if each.busy:
                 _send(each, {"do": "step", "step": self._step, "at_ns": at_ns, "jobs": mine})
-        game.scenario = phase.requests[0].scenario
         while busy := [each for each in self._workers if each.busy]:
             self._hear(busy)
             game.show(self._workers)
@@ -270,10 +251,8 @@ class Runner:
         each.alive = each.busy = False
         each.pipe.close()
         each.process.join(_STOP_S)
-        self._note("worker-died", f"worker {each.number} {_cause(each.process.exitcode)}")
-
-    def _note(self, kind: str, detail: str) -> None:
-        event = RunEvent(kind=kind, at_ns=time.monotonic_ns(), detail=detail)
+        detail = f"worker {each.number} {_cause(each.process.exitcode)}"
+        event = RunEvent(kind="worker-died", at_ns=time.monotonic_ns(), detail=detail)
         runfolder.append_event(self._folder, event)
 
     # --- the end ---
@@ -316,14 +295,10 @@ class _Game:
 
     def __init__(
         self,
-        requests: Sequence[Request],
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        self.requests = len(requests)
-        self.windows = len({(request.scenario, request.window) for request in requests})
         self.windows_done = 0
-        self.scenario = ""
         self.interrupted = False
         self.target_lost: str | None = None
         self._on_progress = on_progress
@@ -343,22 +318,8 @@ class _Game:
         return self.interrupted
 
     def show(self, workers: Sequence[_Worker]) -> None:
-        """Tell the caller how far we are, the phase in progress included."""
-        now = _sum([self._total, *(each.counts for each in workers)])
-        self._on_progress(
-            Progress(
-                windows=self.windows,
-                windows_done=self.windows_done,
-                requests=self.requests,
-                requests_done=now.ok + now.failed + now.unknown,
-                ok=now.ok,
-                failed=now.failed,
-                unknown=now.unknown,
-                retries=now.retries,
-                scenario=self.scenario,
-                workers_died=sum(not each.alive for each in workers),
-            )
-        )
+        """Tell the caller how many requests are over, the phase in progress included."""
+        self._on_progress(_sum([self._total, *(each.counts for each in workers)]).over)
 
     def settle(self, workers: Sequence[_Worker]) -> Counts:
         """Move what the workers counted into the total; return it."""
@@ -375,9 +336,7 @@ class _Game:
             return
         window, self._window = self._window, Counts()
         self.windows_done += 1
-        nobody = window.unreached > 0 and window.unreached == (
-            window.ok + window.failed + window.unknown
-        )
+        nobody = window.unreached > 0 and window.unreached == window.over
         self._lost_in_a_row = self._lost_in_a_row + 1 if nobody else 0
         if self._lost_in_a_row >= _LOST_WINDOWS:
             self.target_lost = (
@@ -388,10 +347,9 @@ class _Game:
 
     def played(self, workers_died: tuple[int, ...]) -> Played:
         """The result."""
-        total = self._total
         return Played(
             windows_done=self.windows_done,
-            requests_done=total.ok + total.failed + total.unknown,
+            requests_done=self._total.over,
             interrupted=self.interrupted,
             target_lost=self.target_lost,
             workers_died=workers_died,
@@ -467,7 +425,7 @@ def _ctrl_c(game: _Game) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _ignore(_progress: Progress) -> None:
+def _ignore(_done: int) -> None:
     """The caller does not want to know."""
 
 

@@ -61,16 +61,20 @@ class Pipe(Protocol):
 class Counts:
     """Final outcomes of one step's requests so far.
 
-    `ok`, `failed` and `unknown` add up to the requests that are over; `unreached` of the failed
-    ones found nobody to connect to; `last_error` is that of the latest one that was not ok.
+    `unreached` of the failed ones found nobody to connect to; `last_error` is that of the latest
+    one that was not ok.
     """
 
     ok: int = 0
     failed: int = 0
     unknown: int = 0
     unreached: int = 0
-    retries: int = 0
     last_error: str = ""
+
+    @property
+    def over(self) -> int:
+        """Requests with a final observation."""
+        return self.ok + self.failed + self.unknown
 
     def add(self, observation: Observation) -> None:
         """Count the last observation of one request."""
@@ -81,7 +85,6 @@ class Counts:
             self.unreached += observation.status is None
         else:
             self.unknown += 1
-        self.retries += observation.attempt - 1
         self.last_error = observation.error or self.last_error
 
 

@@ -16,7 +16,7 @@ LAYERS = [
     {"passphrase", "match", "match_fast", "folding", "evidence", "runfolder", "plugin", "wording"},
     {"scan", "overlap", "history"},
     {"backends", "traffic", "checks", "exposure"},
-    {"scenario", "worker", "runner", "analyzer", "report", "survey", "embedded"},
+    {"scenario", "lane", "worker", "runner", "analyzer", "report", "survey", "embedded"},
     {"experiment", "progress"},
     {"cli"},
 ]

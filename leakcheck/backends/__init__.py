@@ -1,19 +1,16 @@
 """What a backend is, and how one is found by name.
 
 A backend is one file with a function `connect(target: Target) -> Backend`. A bare name is a module
-of this folder, a dotted name any importable module; there is no registry. Each lane has a backend
+of this folder, a dotted name any importable module (see `plugin`). Each lane has a backend
 of its own, with one connection of its own: a backend never retries, caches or pools.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import pkgutil
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from leakcheck.errors import UsageError
+from leakcheck import plugin
 from leakcheck.records import Chunk, Request, Target
 
 
@@ -66,21 +63,5 @@ class Backend(Protocol):
 
 def load(name: str) -> Callable[[Target], Backend]:
     """The `connect` of the backend called `name`. Raises UsageError where there is none."""
-    path = name if "." in name else f"{__name__}.{name}"
-    offered = sorted(
-        item.name for item in pkgutil.iter_modules(__path__) if not item.name.startswith("_")
-    )
-    if "." not in name and name not in offered:
-        near = difflib.get_close_matches(name, offered, n=1, cutoff=0.0)
-        raise UsageError(
-            f"there is no backend {name!r}; did you mean {near[0]!r}? Offered: "
-            f"{', '.join(offered)}, or any importable module by its dotted name"
-        )
-    try:
-        module = importlib.import_module(path)
-    except ImportError as error:
-        raise UsageError(f"the backend {name!r} cannot be imported: {error}") from None
-    connect: Callable[[Target], Backend] | None = getattr(module, "connect", None)
-    if connect is None:
-        raise UsageError(f"the backend {name!r} has no function connect(target)")
+    connect: Callable[[Target], Backend] = plugin.load("backends", name, "connect")
     return connect

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import email.utils
 import math
+import os
 import ssl
 import time
 import urllib.request
@@ -31,7 +32,9 @@ from yarl import URL
 
 from leakcheck import __version__
 from leakcheck.backends import Broken, Refused
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._answers import Answer, error_text
+from leakcheck.backends._probe import Page
 from leakcheck.backends._sse import Events
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
@@ -53,6 +56,23 @@ def connect(target: Target) -> OpenAI:
     certificate file that cannot be read.
     """
     return OpenAI(target)
+
+
+def probe(target: Target) -> tuple[str, ...]:
+    """Find out whether the target can be used at all: GET /models and one tiny request.
+
+    Returns the ids of the models it offers; none where it does not tell. Raises TargetError for a
+    target that is dead or broken, UsageError for a wrong URL, key or model: one sentence each.
+    """
+    return asyncio.run(_probe(target))
+
+
+async def _probe(target: Target) -> tuple[str, ...]:
+    backend = connect(target)
+    try:
+        return await probing.probe(target, base_url(target), backend.models, backend)
+    finally:
+        await backend.close()
 
 
 class OpenAI:
@@ -97,17 +117,13 @@ class OpenAI:
                     async for chunk in chunks:
                         yield chunk
 
-    async def models(self) -> tuple[int, str, str]:
-        """GET /models of the base URL: status, content type and text of the reply."""
-        return await self.get(self._base)
-
-    async def get(self, base: URL) -> tuple[int, str, str]:
-        """GET base/models: status, content type and text. Raises Refused and Broken."""
+    async def models(self, base: URL) -> Page:
+        """GET /models below a base URL. Raises Refused and Broken."""
         url = base.joinpath("models").with_query(base.query)
         with self._explained():
             async with self._session.get(url, allow_redirects=False) as response:
-                raw = await self._bounded(response)
-                return response.status, response.content_type, raw.decode("utf-8", "replace")
+                text = (await self._bounded(response)).decode("utf-8", "replace")
+                return Page(status=response.status, content_type=response.content_type, text=text)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -190,8 +206,9 @@ class OpenAI:
             reason = getattr(cause, "verify_message", "") or "the TLS handshake failed"
             raise Refused(f"no connection to {self.place}: {one_line(reason)}") from None
         except aiohttp.ClientConnectorError as error:
-            reason = error.os_error.strerror or type(error.os_error).__name__
-            raise Refused(f"no connection to {self.place}: {one_line(reason)}") from None
+            number = error.os_error.errno
+            reason = os.strerror(number) if number else type(error.os_error).__name__
+            raise Refused(f"no connection to {self.place}: {reason}") from None
         except aiohttp.ConnectionTimeoutError:
             raise Refused(f"no connection to {self.place} in time") from None
         except aiohttp.ClientHttpProxyError as error:

@@ -1,0 +1,42 @@
+"""Fixtures that several test files share."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def hostile_server():
+    """A function that starts a process of tests/hostile.py and returns it with its port."""
+    started = []
+
+    def start():
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("hostile.py"))],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process, int(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def hostile():
+    """The port of one hostile target for all tests that leave it alive."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("hostile.py"))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    process.stdout.close()
