@@ -158,7 +158,7 @@ def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
     broken = _broken(case.history)
     if broken is not None and broken[0] == "error":
         return "error", (broken[1],)
-    missing = [*doubts] if leaks or case.false_match_bound > FALSE_MATCH_LIMIT else []
+    missing = [*doubts]
     missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
     missing += [] if broken is None else [broken[1]]
     missing += [_shortfall(each) for each in case.exposure if each.enough is False]
@@ -168,20 +168,19 @@ def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
 
 
 def _doubts(case: _Case) -> list[str]:
-    """Why a foreign passphrase in this run would not be proof."""
+    """Why the foreign phrases of this run, or their absence, would prove nothing."""
     doubts = []
     unsent = sum(f.anomaly == "withheld-passphrase" for f in case.findings)
     leaks = len(case.having("leak"))
-    seen = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
+    so = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
     if unsent:
         doubts.append(
-            f"THE EXPERIMENT IS BROKEN: {unsent} answers show passphrases that were never "
-            f"sent{seen}"
+            f"THE EXPERIMENT IS BROKEN: {unsent} answers show passphrases that were never sent{so}"
         )
-    if case.false_match_bound > FALSE_MATCH_LIMIT:
+    if leaks and case.false_match_bound > FALSE_MATCH_LIMIT:
         doubts.append(
-            f"by chance alone a foreign phrase would show with a probability of up to "
-            f"{case.false_match_bound:.1g} (more than {FALSE_MATCH_LIMIT:g}){seen}; "
+            "by chance alone a foreign phrase would show with a probability of up to "
+            f"{case.false_match_bound:.1g} (more than {FALSE_MATCH_LIMIT:g}){so}; "
             "use longer passphrases"
         )
     return doubts

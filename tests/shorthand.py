@@ -8,8 +8,8 @@
     history("a> a=a | b> b=b")      two windows;  "a> a=a / b> b=b" two phases of one window
 
 Every request is a letter. `x>` sends it, `x=..` is its whole answer, `x!` an outcome that nobody
-knows, `x-` a refusal, `x?` an attempt that never came back (its worker died), `x.` is planned and
-not sent. In an answer a lower-case letter is the ticket of that request, an upper-case one its
+knows, `x-` a refusal; without any of them the attempt never came back (its worker died). `x.` is
+planned and not sent. In an answer a lower-case letter is the ticket of that request, an upper-case one its
 passphrase, `~X` the passphrase that was withheld from it and `_` plain words. Time goes on by 0.1 s
 with every word of the line.
 """
@@ -98,7 +98,7 @@ def history(
             window, phase = (window + 1, 0) if word == "|" else (window, phase + 1)
             continue
         name, what = word[0], word[1]
-        if what in ">?.":
+        if what in ">.":
             base = _request(name, scenario, window, phase, control=name in control)
             requests.setdefault(name, replace(base, **dict((changes or {}).get(name, {}))))
             if what != ".":

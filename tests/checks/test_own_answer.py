@@ -1,0 +1,104 @@
+"""Everybody must get their own answer."""
+
+import pytest
+from shorthand import history
+
+from leakcheck.checks import own_answer
+from leakcheck.checks.own_answer import ALONE, IN_WINDOW
+
+
+def findings(h, **options):
+    return own_answer.check(h, **options).findings
+
+
+def replays(**kinds):
+    """Changes that make letters replays of `b`."""
+    b = history("b.").by_id("b")
+    return {
+        name: {
+            "ticket": b.ticket,
+            "passphrase": b.passphrase,
+            "replays": "b",
+            "cell": cell,
+            "window": 1_000_000 + number,
+        }
+        for number, (name, cell) in enumerate(kinds.items())
+    }
+
+
+CONFIRMING = replays(c=ALONE, d=ALONE, e=IN_WINDOW, f=IN_WINDOW)
+
+
+@pytest.mark.parametrize("line", ["a> b> a=a b=b", "a> b> a=aA b=Bb", "a> b> a! b-", "a> b."])
+def test_own_tickets_and_missing_answers_are_no_finding(line):
+    assert findings(history(line)) == ()
+
+
+@pytest.mark.parametrize(("answer", "where"), [("a", "in place of"), ("ba", "beside")])
+def test_a_foreign_ticket_is_a_leak_with_or_without_the_own_one(answer, where):
+    (found,) = findings(history(f"a> b> a=a b={answer}"))
+    assert (found.anomaly, found.severity) == ("foreign-answer", "leak")
+    assert (found.source, found.recipient, found.relation) == ("a", "b", "concurrent")
+    assert f"with the ticket of a (tenant t00) {where} its own" in found.explanation
+
+
+def test_two_swapped_answers_are_two_leaks():
+    pairs = {(f.source, f.recipient) for f in findings(history("a> b> a=bB b=aA"))}
+    assert pairs == {("a", "b"), ("b", "a")}
+
+
+def test_a_foreign_ticket_in_an_attempt_that_failed_is_a_leak():
+    (found,) = findings(history("a> b> b!a a=a"))
+    assert found.anomaly == "foreign-answer"
+
+
+def test_an_answer_with_nobodys_ticket_is_a_note_while_nothing_confirms_it():
+    (found,) = findings(history("a> b> a=a b=B"))
+    assert (found.anomaly, found.severity, found.source) == ("lost-answer", "note", None)
+    assert found.explanation.endswith("was answered without any ticket; it was not sent again.")
+
+
+def test_a_ticket_kept_alone_and_lost_again_in_the_window_is_corruption():
+    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=_ f=_"
+    (found,) = findings(history(line, changes=CONFIRMING))
+    assert (found.anomaly, found.severity) == ("lost-answer", "corruption")
+    assert "alone it returned it 2 of 2 times" in found.explanation
+    assert "it lost it 2 of 2 times" in found.explanation
+
+
+@pytest.mark.parametrize(
+    "replayed",
+    [
+        "c> c=_ d> d=b e> f> e=_ f=_",
+        "c> c=_ d> d=_ e> f> e=_ f=_",
+        "c> c=b d> d=b e> f> e=b f=_",
+        "c> c=b d> d=b e> f> e=b f=b",
+        "c> c! d> d! e> f> e=_ f=_",
+        "c> c=b d> d=b e> f> e! f!",
+        "c> c=b d> d=b e. f.",
+    ],
+)
+def test_anything_less_stays_a_note(replayed):
+    (found,) = findings(history(f"a> b> a=a b=_ | {replayed}", changes=CONFIRMING))
+    assert found.severity == "note"
+
+
+def test_a_foreign_ticket_in_a_replay_is_a_leak():
+    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=a f=_"
+    severities = {f.recipient: f.severity for f in findings(history(line, changes=CONFIRMING))}
+    assert severities == {"e": "leak", "b": "note"}
+
+
+def test_how_much_must_be_lost_again_is_an_option():
+    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=_ f=b"
+    (found,) = findings(history(line, changes=CONFIRMING), lost_again=1)
+    assert found.severity == "corruption"
+
+
+def test_requests_without_a_ticket_lose_none():
+    assert findings(history("a> b> a=a b=_", changes={"b": {"ticket": None}})) == ()
+
+
+def test_the_noise_floor_is_counted():
+    (note,) = own_answer.check(history("a> b> c> a=a b=_ c=c")).notes
+    assert note.startswith("1 of 3 answers (33.3%) show nobody's ticket")

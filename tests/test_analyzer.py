@@ -1,0 +1,343 @@
+"""Verdicts: what was found, what was broken, what was not tested; and the replays to confirm."""
+
+from dataclasses import replace
+
+import msgspec
+import orjson
+import pytest
+from shorthand import history, provenance
+
+from leakcheck import analyzer
+from leakcheck import history as histories
+from leakcheck.checks.own_answer import ALONE, IN_WINDOW
+from leakcheck.records import Gate, Report, RunEvent
+
+CLEAN = "a> b> a=aA b=bB"
+LEAK = "a> b> a=aA b=bA"
+
+
+def verdict(h):
+    (found,) = analyzer.analyze(h).verdicts
+    return found
+
+
+def merged(*parts, events=()):
+    """One run of the scenarios of several histories."""
+    plans = [plan for h in parts for plan in h.plans]
+    seen = [o for h in parts for o in h._run.seen]
+    return histories.build(plans, [], seen, provenance=provenance(*plans), events=events)
+
+
+def lost(detail=""):
+    return RunEvent(kind="target-lost", at_ns=1, detail=detail)
+
+
+def interrupted():
+    return RunEvent(kind="interrupted", at_ns=1)
+
+
+def test_a_run_that_shows_nothing_foreign_and_everything_asked_for_is_clean():
+    report = analyzer.analyze(history(CLEAN))
+    assert (report.status, report.exit_code) == ("clean", 0)
+    found = report.verdicts[0]
+    assert (found.leak_rate.events, found.leak_rate.trials) == (0, 1)
+    assert "in 1 windows" in found.reasons[0]
+
+
+@pytest.mark.parametrize("line", [LEAK, "a> b> a=aA b=a", "a> b> b=bA", "a> a=aA | b> b=bA"])
+def test_somebody_elses_content_is_a_leak_whatever_is_missing(line):
+    gate = Gate(min_windows=1000, min_echo=1.0)
+    report = analyzer.analyze(history(line, gate=gate, events=(interrupted(),)))
+    assert (report.status, report.exit_code) == ("leak", 1)
+    assert "b (tenant t01" in report.verdicts[0].reasons[1]
+
+
+def test_the_leak_rate_counts_windows():
+    found = verdict(history(f"{LEAK} | c> d> e> c=cC d=dC e=eC | f> g> f=fF g=gG | h> h=hH"))
+    assert (found.leak_rate.events, found.leak_rate.trials) == (2, 3)
+    assert found.windows_planned == 4
+    assert found.reasons[0].startswith("3 answers show")
+
+
+def test_a_window_that_leaks_without_overlap_is_still_a_trial():
+    rate = verdict(history("a> a=aA | b> b=bA")).leak_rate
+    assert (rate.events, rate.trials) == (1, 1)
+
+
+def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
+    found = verdict(history(" | ".join(["a> b> a=aA b=bB", "c> d> c=cC d=dD", "e> f> e=eE f=fF"])))
+    echo = next(e for e in found.exposure if e.name == "echo").measured
+    assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / echo.lower))
+    assert verdict(history("a> b> a=a b=b")).bound is None
+
+
+@pytest.mark.parametrize(
+    ("gate", "line", "reason"),
+    [
+        (Gate(min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
+        (Gate(min_windows=1, min_echo=0.9), CLEAN, "echo too low: 2 of 2"),
+        (Gate(min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
+        (Gate(min_windows=1, min_echo=0.1), "a> a=aA b> b=bB", "overlap too low: 0 of 2"),
+    ],
+)
+def test_what_is_missing_makes_a_run_inconclusive_in_plain_words(gate, line, reason):
+    report = analyzer.analyze(history(line, gate=gate))
+    assert (report.status, report.exit_code) == ("inconclusive", 3)
+    assert any(text.startswith(reason) for text in report.verdicts[0].reasons)
+    assert all("needed" in text for text in report.verdicts[0].reasons)
+
+
+def test_a_withheld_passphrase_makes_a_leak_inconclusive_and_says_so_loudly():
+    line = "a> b> a=aA b=bA | c> d> c=c~c d=d"
+    found = verdict(history(line, control="cd"))
+    assert found.status == "inconclusive"
+    assert found.reasons[0].startswith("THE EXPERIMENT IS BROKEN: 1 answers")
+    assert "so the 1 foreign phrases found prove nothing" in found.reasons[0]
+    assert found.findings[0].anomaly == "foreign-passphrase"
+
+
+def test_a_withheld_passphrase_alone_is_inconclusive():
+    found = verdict(history("a> b> a=a~a b=b | c> d> c=cC d=dD", control="ab"))
+    assert found.status == "inconclusive"
+    assert found.reasons[0].startswith("THE EXPERIMENT IS BROKEN")
+
+
+def test_a_leak_of_a_phrase_that_can_be_guessed_is_no_proof():
+    weak = replace(history("a.").by_id("a").passphrase, entropy_bits=20.0)
+    found = verdict(history(LEAK, changes={"a": {"passphrase": weak}}))
+    assert found.status == "inconclusive"
+    assert found.false_match_bound > 1e-9
+    assert "use longer passphrases" in found.reasons[0]
+
+
+CONFIRMED = "a> b> a=aA b=_ | c> c=b d> d=b | e> f> e=_ f=_"
+
+
+def replays():
+    b = history("b.").by_id("b")
+    same = {"ticket": b.ticket, "passphrase": b.passphrase, "replays": "b"}
+    cells = {"c": ALONE, "d": ALONE, "e": IN_WINDOW, "f": IN_WINDOW}
+    return {name: same | {"cell": cell} for name, cell in cells.items()}
+
+
+def test_a_confirmed_lost_answer_is_corruption():
+    report = analyzer.analyze(history(CONFIRMED, changes=replays()))
+    assert (report.status, report.exit_code) == ("corruption", 1)
+    assert report.verdicts[0].leak_rate.trials == 1
+
+
+def test_a_leak_that_shows_in_a_replay_only_is_a_leak_with_no_window():
+    found = verdict(history(CONFIRMED.replace("e=_", "e=A"), changes=replays()))
+    assert (found.status, found.leak_rate.events) == ("leak", 0)
+    assert "in replays" in found.reasons[0]
+
+
+def test_an_unconfirmed_lost_answer_leaves_a_run_clean_with_a_note():
+    found = verdict(history("a> b> a=aA b=B"))
+    assert found.status == "clean"
+    assert [f.anomaly for f in found.findings] == ["lost-answer"]
+
+
+def test_a_target_that_was_lost_is_an_error_that_says_when():
+    h = history("a> b> a=aA b=bB c. d.", events=(lost("connection refused"),))
+    report = analyzer.analyze(h)
+    assert (report.status, report.exit_code) == ("error", 4)
+    assert report.verdicts[0].reasons == (
+        "the target was lost after 2 of 4 requests were answered: connection refused",
+    )
+
+
+def test_a_target_that_was_lost_and_came_back_is_no_error():
+    events = (lost(), RunEvent(kind="resumed", at_ns=2), RunEvent(kind="finished", at_ns=3))
+    assert analyzer.analyze(history(CLEAN, events=events)).status == "clean"
+
+
+def test_a_scenario_that_was_over_before_the_target_was_lost_keeps_its_verdict():
+    done = history(CLEAN, scenario="one")
+    cut = history("c> d> c! d! e.", scenario="two")
+    report = analyzer.analyze(merged(done, cut, events=(lost(),)))
+    assert [v.status for v in report.verdicts] == ["clean", "error"]
+    assert report.status == "error"
+
+
+def test_a_target_that_answers_nearly_nothing_is_an_error():
+    found = verdict(history("a> b> a! b!"))
+    assert found.status == "error"
+    assert "0 of 2 requests were answered" in found.reasons[0]
+    assert "no answer within 60 s" in found.reasons[0]
+
+
+def test_a_target_that_refuses_everything_is_inconclusive():
+    found = verdict(history("a> b> a- b-"))
+    assert found.status == "inconclusive"
+    assert "refused nearly everything" in found.reasons[0]
+    assert "429 Too Many Requests" in found.reasons[0]
+
+
+def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive():
+    found = verdict(history("a> b> a=_ b=_", gate=Gate(min_windows=1)))
+    assert found.status == "inconclusive"
+    assert any(reason.startswith("echo too low") for reason in found.reasons)
+
+
+def test_a_run_interrupted_before_anything_was_sent_is_inconclusive():
+    report = analyzer.analyze(history("a. b.", events=(interrupted(),)))
+    assert (report.status, report.exit_code, report.interrupted) == ("inconclusive", 130, True)
+    assert "interrupted before" in report.verdicts[0].reasons[0]
+
+
+def test_an_interrupted_run_exits_with_130_even_when_clean():
+    assert analyzer.analyze(history(CLEAN, events=(interrupted(),))).exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ((CLEAN, "c> d> c=cC d=dC"), "leak"),
+        ((CLEAN, "c> d> c! d!"), "error"),
+        ((CLEAN, "c. d."), "inconclusive"),
+        (("a> b> a=aA b=bA", "c> d> c! d!"), "leak"),
+        ((CLEAN, "c> d> c=cC d=dD"), "clean"),
+    ],
+)
+def test_the_worst_verdict_is_that_of_the_run(lines, status):
+    parts = [history(line, scenario=str(n)) for n, line in enumerate(lines)]
+    assert analyzer.analyze(merged(*parts)).status == status
+
+
+def test_a_source_in_another_scenario_is_named():
+    first, second = history("a> b> a=aA b=bB", scenario="one"), history("c> c=cA", scenario="two")
+    report = analyzer.analyze(merged(first, second))
+    assert [v.status for v in report.verdicts] == ["clean", "leak"]
+    assert report.verdicts[1].findings[0].source == "a"
+
+
+def test_leaks_are_paired_by_tenant_and_a_pair_of_requests_counts_once():
+    line = f"{LEAK} | c> d> c=cC d=dcC"
+    report = analyzer.analyze(history(line, changes={"c": {"tenant": "t00"}}))
+    assert report.leaks_by_pair == (("t00", "t01", 1), ("t00", "t03", 1))
+
+
+def test_requests_are_counted_by_outcome():
+    counts = analyzer.analyze(history("a> b> c> a=aA b- c! d. b> b=b")).requests
+    assert counts == {
+        "planned": 4,
+        "ok": 2,
+        "failed": 0,
+        "unknown": 1,
+        "unsent": 1,
+        "attempts": 4,
+        "replays": 0,
+    }
+
+
+def test_notes_say_what_stayed_open():
+    notes = verdict(history("a> b> c> a=aA b=bB c! d. c> c!")).notes
+    assert any(note.startswith("1 of 4 requests have an unknown outcome") for note in notes)
+    assert any(note.startswith("1 of 4 requests were never sent") for note in notes)
+    assert any(note.startswith("1 attempts were repetitions") for note in notes)
+
+
+def test_torn_lines_are_among_the_events():
+    report = analyzer.analyze(history(CLEAN, torn=("w00:7: torn",)))
+    assert [(e.kind, e.detail) for e in report.events] == [("torn-line", "w00:7: torn")]
+
+
+def test_findings_are_capped_and_counted_and_leaks_come_first(monkeypatch):
+    monkeypatch.setattr(analyzer, "KEPT_FINDINGS", 2)
+    found = verdict(history("a> b> c> d> a=_ b=_ c=_ d=dA"))
+    assert (len(found.findings), found.findings_total) == (2, 4)
+    assert found.findings[0].severity == "leak"
+
+
+def test_the_curve_bins_windows_by_measured_concurrency():
+    line = f"{LEAK} | c> d> e> c=cC d=dD e=eE | f> g> h> f=fF g=gG h=hF"
+    (curve,) = verdict(history(line)).curves
+    points = [(level, rate.events, rate.trials) for level, rate in curve.points]
+    assert points == [("2", 1, 1), ("3-4", 1, 2)]
+
+
+def test_cells_and_shared_prefixes_have_curves_where_they_are_planned():
+    changes = {
+        "b": {"partner": "a", "shared_tokens": 16, "cell": "1*16 equal cold"},
+        "d": {"partner": "c", "shared_tokens": 16, "cell": "1*16 equal long"},
+        "f": {"partner": "e", "shared_tokens": 4, "cell": "1*16 first cold"},
+    } | {name: {"role": "source"} for name in "ace"}
+    line = f"{LEAK} | c> d> c=cC d=dD | e> f> e=eE f=fF"
+    curves = {c.axis: c.points for c in verdict(history(line, changes=changes)).curves}
+    assert [(p, r.events, r.trials) for p, r in curves["shared tokens"]] == [
+        ("4", 0, 1),
+        ("16", 1, 2),
+    ]
+    assert [p for p, _ in curves["cell"]] == [
+        "1*16 first cold",
+        "1*16 equal cold",
+        "1*16 equal long",
+    ]
+
+
+def test_all_checks_bring_their_tables():
+    checks = ("foreign_passphrase", "own_answer", "arms", "divergence")
+    found = verdict(history(f"{CLEAN} | c> d> c=cC d=dD", checks=checks, control="cd"))
+    assert set(found.tables) == {"Windows by arm"}
+
+
+def test_equal_histories_give_equal_reports_and_they_are_json():
+    line, more = f"{LEAK} | c> d> c=_ d=dD", {"checks": ("own_answer", "arms")}
+    first, again = (analyzer.analyze(history(line, **more)) for _ in range(2))
+    assert orjson.dumps(first) == orjson.dumps(again)
+    assert msgspec.convert(orjson.loads(orjson.dumps(first)), Report) == first
+
+
+# --- confirmations -------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_again_when_nothing_was_lost():
+    assert analyzer.confirmations(history(CLEAN)) == ()
+    assert analyzer.confirmations(history("a> b> a=aA b=a")) == ()
+    assert analyzer.confirmations(history("a> b> a=a b=_", checks=("foreign_passphrase",))) == ()
+
+
+def test_a_suspect_is_sent_alone_twice_and_its_window_twice():
+    h = history("a> b> a=aA b=_ | c> d> c=cC d=dD")
+    sent = analyzer.confirmations(h)
+    assert [(r.id, r.window, r.replays, r.cell) for r in sent] == [
+        ("b-alone-1", 1_000_000, "b", ALONE),
+        ("b-alone-2", 1_000_001, "b", ALONE),
+        ("a-again-1", 1_000_002, "a", IN_WINDOW),
+        ("b-again-1", 1_000_002, "b", IN_WINDOW),
+        ("a-again-2", 1_000_003, "a", IN_WINDOW),
+        ("b-again-2", 1_000_003, "b", IN_WINDOW),
+    ]
+    assert {r.messages for r in sent if r.replays == "b"} == {h.by_id("b").messages}
+    assert sent == analyzer.confirmations(h)
+
+
+def test_links_of_a_replayed_window_lead_to_its_replays():
+    twin = {"b": {"partner": "a", "shared_tokens": 5}, "c": {"twin": "b"}}
+    b = history("b.").by_id("b")
+    twin["c"] |= {"ticket": b.ticket, "passphrase": b.passphrase}
+    sent = {r.id: r for r in analyzer.confirmations(history("a> b> c> a=a b=b c=_", changes=twin))}
+    assert sent["b-again-1"].partner == "a-again-1"
+    assert sent["c-again-2"].twin == "b-again-2"
+    alone = sent["c-alone-1"]
+    assert (alone.twin, alone.partner, alone.shared_tokens, alone.phase) == (None, None, None, 0)
+
+
+def test_at_most_four_suspects_of_different_windows_first():
+    h = history("a> b> a=_ b=_ | c> d> c=_ d=_ | e> f> e=_ f=fF | g> h> g=_ h=_")
+    alone = [r.replays for r in analyzer.confirmations(h) if r.cell == ALONE]
+    assert alone[::2] == ["a", "c", "e", "g"]
+    few = [r.replays for r in analyzer.confirmations(h, limit=1) if r.cell == ALONE]
+    assert few == ["a", "a"]
+
+
+def test_replays_of_two_scenarios_never_share_a_window():
+    parts = history("a> b> a=a b=_", scenario="one"), history("c> d> c=c d=_", scenario="two")
+    sent = analyzer.confirmations(merged(*parts))
+    windows = {name: {r.window for r in sent if r.scenario == name} for name in ("one", "two")}
+    assert not windows["one"] & windows["two"]
+
+
+def test_a_scenario_with_replays_gets_no_more():
+    assert analyzer.confirmations(history(CONFIRMED, changes=replays())) == ()

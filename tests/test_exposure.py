@@ -1,0 +1,134 @@
+"""Did the condition under test occur at all?"""
+
+import pytest
+from shorthand import history
+
+from leakcheck import exposure
+from leakcheck.records import Gate, Load, TargetFacts
+
+GATE = Gate(min_windows=1, min_echo=0.1, min_overlap=0.1)
+CACHED = TargetFacts(block_tokens=16, reports_cached_tokens=True)
+
+
+def measured(h, name, gate=GATE):
+    found = exposure.find(exposure.measure(h, gate), name)
+    assert found is not None, name
+    return found
+
+
+def counts(found):
+    return found.measured.events, found.measured.trials
+
+
+def test_echo_counts_answered_owners_that_asked_for_it():
+    neutral = {"c": {"ask": "neutral"}, "d": {"passphrase": None}}
+    h = history("a> b> c> d> e> a=aA b=b c=cC d=d e!", changes=neutral)
+    assert counts(measured(h, "echo")) == (1, 2)
+
+
+def test_the_passphrase_of_another_is_no_echo():
+    assert counts(measured(history("a> b> a=aB b=bA"), "echo")) == (0, 2)
+
+
+def test_echo_is_held_against_its_minimum_by_the_lower_bound():
+    line = "a> b> a=aA b=bB"
+    assert measured(history(line), "echo", Gate(min_echo=0.2)).enough
+    assert not measured(history(line), "echo", Gate(min_echo=0.25)).enough
+    assert measured(history(line), "echo", Gate(min_echo=0.0)).enough is None
+
+
+def test_no_owner_that_was_answered_is_never_enough():
+    assert measured(history("a> b> a! b!"), "echo").enough is False
+
+
+def test_tickets_count_answers_with_their_own():
+    assert counts(measured(history("a> b> c> a=a b=a c!"), "tickets")) == (1, 2)
+
+
+def test_answered_counts_planned_requests():
+    found = measured(history("a> b> c> a=a b! c- d."), "answered")
+    assert counts(found) == (1, 4)
+    assert found.text.startswith("1 of 4 (25.0 %")
+
+
+def test_overlap_counts_answered_recipients_in_company():
+    h = history("a> b> c> a=a b=b c! d> d=d", changes={"c": {"role": "source"}})
+    found = measured(h, "overlap")
+    assert counts(found) == (2, 3)
+    assert "3 (median), 3 (most)" in found.text
+
+
+def test_requests_sent_alone_to_be_compared_with_need_no_company():
+    twin = {"b": {"twin": "a", "ticket": None, "passphrase": None}}
+    assert counts(measured(history("a> a=a / b> c> b= c=c", changes=twin), "overlap")) == (2, 2)
+
+
+def test_windows_are_trials_against_the_minimum():
+    h = history("a> b> a=a b=b | c> c=c d> d=d")
+    found = measured(h, "windows", Gate(min_windows=2))
+    assert (found.measured, found.minimum, found.enough) == (1.0, 2.0, False)
+    assert found.text.startswith("1 of 2 planned windows")
+
+
+def test_replays_are_in_no_measure():
+    replay = {n: {"replays": "a", "ticket": None, "passphrase": None} for n in "cd"}
+    h = history("a> b> a=aA b=bB | c> d> c=A d=A", changes=replay)
+    assert counts(measured(h, "answered")) == (2, 2)
+    assert counts(measured(h, "overlap")) == (2, 2)
+    assert measured(h, "windows").text.startswith("1 of 1")
+
+
+def test_arms_are_asked_for_only_with_a_control_share():
+    assert exposure.find(exposure.measure(history("a> a=a"), GATE), "arms") is None
+    load = Load(windows=2, control=0.5, phantoms=0)
+    line = "a> b> a=a b=b | c> d> c=c d=d"
+    assert measured(history(line, load=load, control="cd"), "arms").enough
+    found = measured(history(line, load=load), "arms")
+    assert found.enough is False
+    assert found.text.startswith("2 planted and 0 control windows")
+
+
+def pairs(**timing):
+    """Source a and recipient b share 16 tokens by plan."""
+    return {"b": {"partner": "a", "shared_tokens": 16} | timing}
+
+
+def hits(line, changes, cached, facts=CACHED):
+    gate = Gate(min_cache_hits=0.1)
+    return measured(history(line, changes=changes, cached=cached, facts=facts), "cache hits", gate)
+
+
+@pytest.mark.parametrize(("tokens", "events"), [(16, 1), (0, 0)])
+def test_cache_hits_count_requests_whose_source_came_before(tokens, events):
+    found = hits("a> a=a / b> b=b", pairs(), {"a": 0, "b": tokens})
+    assert counts(found) == (events, 1)
+
+
+def test_a_source_that_is_running_already_came_before():
+    assert counts(hits("a> b> a=a b=b", pairs(start_offset_s=0.03), {"a": 0, "b": 16})) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "changes"),
+    [
+        ("a> b> a=a b=b", pairs()),
+        ("a> a=a / b> b=b", pairs(shared_tokens=15)),
+        ("a> a=a / b> b!", pairs()),
+        ("a> a- / b> b=b", pairs()),
+        ("a> a=a / b> b=b", {}),
+    ],
+)
+def test_requests_that_start_cold_or_short_or_fail_need_no_hit(line, changes):
+    assert hits(line, changes, {"a": 0, "b": 0}).measured.trials == 0
+
+
+@pytest.mark.parametrize("facts", [CACHED, TargetFacts()])
+def test_cache_hits_are_not_measured_where_the_target_says_nothing(facts):
+    found = hits("a> a=a / b> b=b", pairs(), {}, facts)
+    assert (found.measured, found.enough) == (None, None)
+    assert found.text.startswith("not measured")
+
+
+def test_cache_hits_are_measured_only_where_the_scenario_asks():
+    h = history("a> a=a / b> b=b", changes=pairs(), cached={"b": 16}, facts=CACHED)
+    assert exposure.find(exposure.measure(h, GATE), "cache hits") is None
