@@ -9,9 +9,9 @@
 
 Every request is a letter. `x>` sends it, `x=..` is its whole answer, `x!` an outcome that nobody
 knows, `x-` a refusal; without any of them the attempt never came back (its worker died). `x.` is
-planned and not sent. In an answer a lower-case letter is the ticket of that request, an upper-case one its
-passphrase, `~X` the passphrase that was withheld from it and `_` plain words. Time goes on by 0.1 s
-with every word of the line.
+planned and not sent. In an answer a lower-case letter is the ticket of that request, an upper-case
+one its passphrase, `~x` the passphrase that was withheld from it and `_` plain words. Time goes on
+by 0.1 s with every word of the line.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_a_window_that_leaks_without_overlap_is_still_a_trial():
 
 
 def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
-    found = verdict(history(" | ".join(["a> b> a=aA b=bB", "c> d> c=cC d=dD", "e> f> e=eE f=fF"])))
+    found = verdict(history("a> b> a=aA b=bB | c> d> c=cC d=dD | e> f> e=eE f=fF"))
     echo = next(e for e in found.exposure if e.name == "echo").measured
     assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / echo.lower))
     assert verdict(history("a> b> a=a b=b")).bound is None

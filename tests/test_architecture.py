@@ -15,7 +15,7 @@ LAYERS = [
     {"records", "errors", "redact"},
     {"passphrase", "match", "match_fast", "folding", "evidence", "runfolder", "plugin", "wording"},
     {"scan", "overlap", "history"},
-    {"backends", "traffic", "checks", "exposure"},
+    {"backends", "traffic", "checks", "exposure", "curves", "confirm"},
     {"scenario", "lane", "worker", "runner", "analyzer", "report", "survey", "embedded"},
     {"experiment", "progress"},
     {"cli"},
