@@ -55,7 +55,9 @@ def _encode_with_surrogates(report: Report) -> bytes:
     try:
         return orjson.dumps(_utf8(msgspec.to_builtins(report)), option=_WRITE)
     except TypeError as error:
-        raise HarnessError(f"the report holds a value that JSON has no form for: {error}") from error
+        raise HarnessError(
+            f"the report holds a value that JSON has no form for: {error}"
+        ) from error
 
 
 def _utf8(value: Any) -> Any:

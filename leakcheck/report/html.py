@@ -24,7 +24,7 @@ FINDINGS_OPEN = 6
 """Findings that stand open on the page; the next ones are folded."""
 
 FINDINGS = 200
-"""Findings on the page at most; the others are counted."""
+"""Findings on the page at most, and as many notes; the others are counted."""
 
 ROWS = 200
 """Rows shown of one table at most; the others are counted."""
@@ -42,7 +42,9 @@ def render(report: Report) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     template = _environment().get_template("page")
-    findings = sentences.ranked(report)[:FINDINGS]
+    findings = sentences.grave(report)[:FINDINGS]
+    notes = [f for f in sentences.ranked(report) if f.severity == "note"]
+    total, grave = sentences.findings_total(report), sentences.grave_total(report)
     return template.render(
         report=report,
         style=Markup(style),  # noqa: S704 (our own file)
@@ -50,7 +52,9 @@ def render(report: Report) -> str:
         headline=sentences.headline(report),
         findings=findings,
         findings_open=FINDINGS_OPEN,
-        findings_rest=sentences.findings_total(report) - len(findings),
+        findings_rest=grave - len(findings),
+        notes=notes[:FINDINGS],
+        notes_total=total - grave,
         scale=plots.scale_of([verdict.leak_rate for verdict in report.verdicts]),
         curves=_curves(report),
         not_clean=sentences.not_clean(report),
@@ -99,7 +103,7 @@ def _environment() -> Environment:
         "counts": sentences.counts,
         "interval": lambda rate: sentences.interval(rate, "–"),  # noqa: RUF001 (an interval's dash)
         "certified": sentences.certified,
-        "in_brief": sentences.exposure_in_brief,
+        "in_brief": sentences.exposures_in_brief,
         "measured": sentences.measured,
         "minimum": sentences.minimum,
         "duration": sentences.duration,
@@ -133,7 +137,7 @@ def _share(rate: Any) -> str:
 
 
 def _curves(report: Report) -> dict[str, list[tuple[str, Curve]]]:
-    """Curves with their scenario: those that show a leak, then the flat ones, charts before rows."""
+    """Curves with their scenario: those that show a leak and the flat ones, charts before rows."""
     drawn = [(v.scenario, curve) for v in report.verdicts for curve in v.curves if curve.points]
     drawn.sort(key=lambda pair: not plots.is_chart(pair[1]))
     leaking = [pair for pair in drawn if any(rate.events for _, rate in pair[1].points)]
@@ -171,7 +175,10 @@ def _evidence(finding: Finding) -> dict[str, str]:
 
 def _load(scenario: Scenario) -> dict[str, str]:
     """What a scenario sent and what its gate asks for."""
-    return {name: plain(value) for name, value in (asdict(scenario.load) | asdict(scenario.gate)).items()}
+    return {
+        name: plain(value)
+        for name, value in (asdict(scenario.load) | asdict(scenario.gate)).items()
+    }
 
 
 def _provenance(report: Report) -> dict[str, str]:

@@ -28,7 +28,7 @@ _SIGNS: dict[Status, str] = {
     "inconclusive": "❔",
     "error": "⛔",
 }
-_BREAK = "&#8203;"  # a zero-width space: ends a mention, a link, a reference
+_BREAK = "\u200b"  # ends a mention, a link, a reference; `visible` left none of the target's
 
 
 def render(report: Report) -> str:
@@ -66,7 +66,8 @@ def prose(text: str, limit: int = 300) -> str:
     shown = re.sub(r"(?i)\b(gh)-(?=\d)", rf"\1{_BREAK}-", shown)
     shown = re.sub(r"(?i)\bwww\.", f"www{_BREAK}.", shown)
     shown = re.sub(r":(?=[\w/+-])", f":{_BREAK}", shown)
-    return re.sub(r"\b([0-9a-f]{6})(?=[0-9a-f])", rf"\1{_BREAK}", shown)
+    shown = re.sub(r"\b([0-9a-f]{6})(?=[0-9a-f])", rf"\1{_BREAK}", shown)
+    return shown.replace(_BREAK, "&#8203;")
 
 
 def code(text: str, limit: int = 120) -> str:
@@ -91,13 +92,13 @@ def _verdicts(report: Report) -> list[str]:
         "| --- | --- | --- | --- | --- |",
     ]
     for verdict in report.verdicts[:_SCENARIOS]:
-        shown = "; ".join(sentences.exposure_in_brief(e) for e in verdict.exposure)
+        shown = ", ".join(sentences.exposures_in_brief(verdict))
         cells = [
             code(clipped(verdict.scenario, 60)),
             f"{_SIGNS[verdict.status]} **{verdict.status}**",
             prose(sentences.rate_of_windows(verdict.leak_rate)),
             sentences.certified(verdict) if verdict.status == "clean" else "",
-            prose(shown or "not measured", 200),
+            prose(shown, 300),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if len(report.verdicts) > _SCENARIOS:
@@ -119,16 +120,22 @@ def _reasons_of(verdict: Verdict) -> Iterator[str]:
 
 
 def _findings(report: Report) -> list[str]:
-    listed = sentences.ranked(report)[:FINDINGS]
+    listed = sentences.grave(report)[:FINDINGS]
+    notes = sentences.findings_total(report) - sentences.grave_total(report)
+    noted = [f"{notes} notes that are no leak are in `report.html`", ""] if notes else []
     if not listed:
-        return []
-    lines = ["### Findings", "", "Source → recipient; the part that matters stands between `>>` and `<<`."]
+        return noted
+    lines = [
+        "### Findings",
+        "",
+        "Source → recipient; the part that matters stands between `>>` and `<<`.",
+    ]
     for number, finding in enumerate(listed, start=1):
         lines += ["", *_finding(number, finding)]
-    rest = sentences.findings_total(report) - len(listed)
+    rest = sentences.grave_total(report) - len(listed)
     if rest > 0:
         lines += ["", f"and {rest} more in `report.html` and `report.json`"]
-    return [*lines, ""]
+    return [*lines, "", *noted]
 
 
 def _finding(number: int, finding: Finding) -> list[str]:
@@ -138,7 +145,9 @@ def _finding(number: int, finding: Finding) -> list[str]:
     name = code(clipped(finding.scenario, 60))
     where = f"{name}, window {finding.window}, {finding.relation}"
     part = excerpt(finding.excerpt, finding.mark)
-    said = f"{part.before}>>{part.marked}<<{part.after}" if part.marked else part.before + part.after
+    said = (
+        f"{part.before}>>{part.marked}<<{part.after}" if part.marked else part.before + part.after
+    )
     lines = [f"**{number}. {finding.severity}** {who}: {code(finding.anomaly, 60)} in {where}", ""]
     if finding.explanation:
         lines += [prose(finding.explanation), ""]
@@ -158,11 +167,11 @@ def _exposure(report: Report) -> list[str]:
 
 def _provenance(report: Report) -> list[str]:
     made = report.provenance
+    took = sentences.duration(report.duration_s)
     lines = [
         f"- target: {code(made.target.model)} at {code(made.target.base_url)}",
         f"- command: {code(' '.join(made.command), 400)}",
-        f"- seed {made.seed}, started {prose(made.started_utc)}, "
-        f"took {sentences.duration(report.duration_s)}",
+        f"- seed {made.seed}, started {prose(made.started_utc)}, took {took}",
         f"- {prose(sentences.outcomes(report))}",
         f"- leakcheck {prose(made.leakcheck)}, Python {prose(made.python)}, {prose(made.platform)}",
         f"- report schema {report.schema}, exit code {report.exit_code}",

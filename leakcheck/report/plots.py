@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 from leakcheck.records import Curve, Rate, Status
 from leakcheck.report.sentences import counts, interval, percent, setting
@@ -48,15 +48,15 @@ def whisker(rate: Rate, scale: float) -> str:
     """One rate on an axis 0..`scale`: a point with its exact interval, as wide as its cell."""
     svg = _svg("whisker", 100, 16, preserveAspectRatio="none", role="img")
     _title(svg, _sentence(rate))
-    _line(svg, "axis", 0, 8, 100, 8)
+    _line(svg, "axis", (0, 8), (100, 8))
     if rate.value is not None:
         low, value, high = (
             min(100.0, 100 * part / scale) for part in (rate.low, rate.value, rate.high)
         )
-        _line(svg, "span", low, 8, high, 8)
-        _line(svg, "span", low, 4, low, 12)
-        _line(svg, "span", high, 4, high, 12)
-        _line(svg, "point" if rate.events else "point none", value, 8, value, 8)
+        _line(svg, "span", (low, 8), (high, 8))
+        _line(svg, "span", (low, 4), (low, 12))
+        _line(svg, "span", (high, 4), (high, 12))
+        _line(svg, "point" if rate.events else "point none", (value, 8), (value, 8))
     return _write(svg)
 
 
@@ -75,7 +75,7 @@ def chart(curve: Curve) -> str:
     scale = scale_of([rate for _, rate in curve.points])
     for share in (0.0, 0.5, 1.0):
         y = top + height * (1 - share)
-        _line(svg, "axis" if share == 0 else "grid", left, y, width, y)
+        _line(svg, "axis" if share == 0 else "grid", (left, y), (width, y))
         _text(svg, "tick end", left - 8, y + 4, setting(scale * share))
     dots = []
     for place, (level, rate) in enumerate(curve.points):
@@ -87,9 +87,9 @@ def chart(curve: Curve) -> str:
                 top + height * (1 - part / scale) for part in (rate.low, rate.value, rate.high)
             )
             dots.append((x, value, rate.events))
-            _line(svg, "span", x, low, x, high)
-            _line(svg, "span", x - 6, low, x + 6, low)
-            _line(svg, "span", x - 6, high, x + 6, high)
+            _line(svg, "span", (x, low), (x, high))
+            _line(svg, "span", (x - 6, low), (x + 6, low))
+            _line(svg, "span", (x - 6, high), (x + 6, high))
     if dots:
         _add(svg, "polyline", class_="trend", points=" ".join(f"{x:g},{y:.1f}" for x, y, _ in dots))
     for x, y, events in dots:
@@ -145,7 +145,8 @@ def heat_map(pairs: Sequence[tuple[str, str, int]]) -> str:
         for column, recipient in enumerate(recipients):
             count = table[source, recipient]
             corner = (left + cell * column, top + cell * row)
-            _cell(svg, corner, cell, f"{source} → {recipient}", count, most)
+            pair = f"{source} → {recipient}"
+            _cell(svg, corner, side=cell, pair=pair, count=count, most=most)
     return _write(svg)
 
 
@@ -156,7 +157,7 @@ def heat_rest(pairs: Sequence[tuple[str, str, int]]) -> int:
 
 
 def _cell(
-    svg: Xml.Element, corner: tuple[float, float], side: int, pair: str, count: int, most: int
+    svg: ET.Element, corner: tuple[float, float], *, side: int, pair: str, count: int, most: int
 ) -> None:
     x, y = corner
     heat = 0 if not count else 1 + min(3, int(4 * (count - 1) / max(most, 1)))
@@ -198,37 +199,41 @@ def _sentence(rate: Rate) -> str:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def _svg(name: str, width: float, height: float, **attributes: Any) -> Xml.Element:
-    svg = Xml.Element("svg", {"class": name, "viewBox": f"0 0 {width:g} {height:g}"})
+def _svg(name: str, width: float, height: float, **attributes: Any) -> ET.Element:
+    svg = ET.Element("svg", {"class": name, "viewBox": f"0 0 {width:g} {height:g}"})
     if attributes.get("preserveAspectRatio") is None:
         svg.attrib |= {"width": f"{width:g}", "height": f"{height:g}"}
     svg.attrib |= {key.replace("_", "-"): str(value) for key, value in attributes.items()}
     return svg
 
 
-def _add(parent: Xml.Element, tag: str, **attributes: Any) -> Xml.Element:
+def _add(parent: ET.Element, tag: str, **attributes: Any) -> ET.Element:
     written = {
-        key.rstrip("_").replace("_", "-"): f"{value:.6g}" if isinstance(value, float) else str(value)
+        key.rstrip("_").replace("_", "-"): f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
         for key, value in attributes.items()
     }
-    return Xml.SubElement(parent, tag, written)
+    return ET.SubElement(parent, tag, written)
 
 
-def _title(parent: Xml.Element, text: str) -> None:
+def _title(parent: ET.Element, text: str) -> None:
     _add(parent, "title").text = visible(cut(text, 2000))
 
 
-def _text(parent: Xml.Element, name: str, x: float, y: float, text: str, **more: Any) -> None:
+def _text(parent: ET.Element, name: str, x: float, y: float, text: str, **more: Any) -> None:
     _add(parent, "text", class_=name, x=x, y=y, **more).text = visible(cut(text, 80))
 
 
-def _line(parent: Xml.Element, name: str, x1: float, y1: float, x2: float, y2: float) -> None:
-    stretched = {"vector_effect": "non-scaling-stroke"}
-    _add(parent, "line", class_=name, x1=x1, y1=y1, x2=x2, y2=y2, **stretched)
+def _line(
+    parent: ET.Element, name: str, start: tuple[float, float], end: tuple[float, float]
+) -> None:
+    ends = {"x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
+    _add(parent, "line", class_=name, vector_effect="non-scaling-stroke", **ends)
 
 
 def _bar(
-    parent: Xml.Element,
+    parent: ET.Element,
     name: str,
     bar: tuple[float, float],
     axis: tuple[float, float],
@@ -242,5 +247,5 @@ def _bar(
     _add(parent, "rect", class_=name, x=min(x, 99.2), y=y, width=width, height=height)
 
 
-def _write(svg: Xml.Element) -> str:
-    return Xml.tostring(svg, encoding="unicode")
+def _write(svg: ET.Element) -> str:
+    return ET.tostring(svg, encoding="unicode")

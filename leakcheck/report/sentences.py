@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
+from leakcheck.report.untrusted import clipped, cut
 
+_NAME = 60
 SEVERITY = {"leak": 0, "corruption": 1, "note": 2}
 
 MEANING: dict[Status, str] = {
@@ -26,18 +28,22 @@ MEANING: dict[Status, str] = {
 
 
 def percent(value: float, rounding: Literal["nearest", "up"] = "nearest") -> str:
-    """A fraction as "3.6 %": one decimal, more next to 0 % and 100 %, which stand for 0 and 1 only."""
-    hundred = value * 100
-    if value <= 0:
-        return "0 %"
-    if value >= 1:
-        return "100 %"
-    edge = min(hundred, 100 - hundred)
-    decimals = 1 if edge >= 0.1 else min(12, 1 - math.floor(math.log10(edge)))  # noqa: PLR2004 (0.1 %)
+    """A fraction as "3.6 %": one decimal, more next to 0 and 1, never a false 0 % or 100 %."""
+    hundred = 100 * value
+    if value <= 0 or hundred >= 100:  # noqa: PLR2004 (per cent)
+        return "0 %" if value <= 0 else "100 %"
+    if hundred < 0.001:  # noqa: PLR2004 (more zeros than anybody counts)
+        # Two digits lose less than a twentieth, so that a bound shown is never below the bound.
+        return f"{hundred * (1.05 if rounding == 'up' else 1):.1e} %"
+    decimals = 1
+    if hundred < 0.1:  # noqa: PLR2004 (per cent)
+        decimals = 1 - math.floor(math.log10(hundred))
+    elif hundred > 99.9:  # noqa: PLR2004 (per cent)
+        decimals = min(6, -math.floor(math.log10(100 - hundred)))
     scaled = hundred * 10**decimals
     shown = (math.ceil(scaled - 1e-9) if rounding == "up" else round(scaled)) / 10**decimals
-    if hundred < 0.001:  # noqa: PLR2004 (more zeros than anybody counts)
-        return f"{shown:.1e} %"
+    if shown >= 100:  # noqa: PLR2004 (per cent)
+        return "100 %" if rounding == "up" else ">99.9999 %"
     return f"{shown:.{decimals}f} %"
 
 
@@ -73,7 +79,7 @@ def certified(verdict: Verdict) -> str:
 
 
 def exposure_in_brief(exposure: Exposure) -> str:
-    """One exposure in a few characters: "echo 798/800", "echo 3/400 (too little, at least 50 %)"."""
+    """One exposure in a few words: "echo 798/800", "echo 3/400 (too little, at least 50 %)"."""
     name = exposure.name.replace("-", " ").replace("_", " ")
     short = f"{name} {measured(exposure)}"
     if exposure.enough is False:
@@ -82,13 +88,19 @@ def exposure_in_brief(exposure: Exposure) -> str:
     return short
 
 
+def exposures_in_brief(verdict: Verdict) -> list[str]:
+    """All of them; windows only where they are too few, for the leak rate counts them already."""
+    shown = [e for e in verdict.exposure if e.name != "windows" or e.enough is False]
+    return [exposure_in_brief(exposure) for exposure in shown] or ["exposure not measured"]
+
+
 def measured(exposure: Exposure) -> str:
     """What was measured: counts of a rate, a number, or "not measured"."""
     if exposure.measured is None:
         return "not measured"
     if isinstance(exposure.measured, Rate):
         return counts(exposure.measured) if exposure.measured.trials else "not measured"
-    return f"{exposure.measured:g}"
+    return f"{exposure.measured:.10g}"
 
 
 def minimum(exposure: Exposure) -> str:
@@ -96,7 +108,7 @@ def minimum(exposure: Exposure) -> str:
     if exposure.minimum is None:
         return "none set"
     if isinstance(exposure.measured, float | int) or exposure.minimum > 1:
-        return f"{exposure.minimum:g}"
+        return f"{exposure.minimum:.10g}"
     return setting(exposure.minimum)
 
 
@@ -113,9 +125,25 @@ def ranked(report: Report) -> list[Finding]:
     return sorted(every, key=lambda finding: SEVERITY[finding.severity])
 
 
+def grave(report: Report) -> list[Finding]:
+    """The findings that make a verdict: leaks and corruption, no notes."""
+    return [finding for finding in ranked(report) if finding.severity != "note"]
+
+
 def findings_total(report: Report) -> int:
     """Findings of all scenarios, those that the report does not list included."""
     return sum(max(verdict.findings_total, len(verdict.findings)) for verdict in report.verdicts)
+
+
+def grave_total(report: Report) -> int:
+    """As `findings_total`, without notes: a verdict lists its gravest findings first."""
+    total = 0
+    for verdict in report.verdicts:
+        listed = verdict.findings
+        total += sum(finding.severity != "note" for finding in listed)
+        if listed and listed[-1].severity != "note":
+            total += max(0, verdict.findings_total - len(listed))
+    return total
 
 
 def duration(seconds: float) -> str:
@@ -127,10 +155,15 @@ def duration(seconds: float) -> str:
 
 
 def outcomes(report: Report) -> str:
-    """How the requests ended: "1600 requests: 1598 ok, 2 unknown"."""
-    parts = ", ".join(f"{count} {name}" for name, count in report.requests.items() if count)
-    total = sum(report.requests.values())
-    return f"{total} requests: {parts}" if parts else "no requests"
+    """How the requests ended: "1600 requests: 1598 ok, 2 unknown; 3 replays"."""
+    counted = dict(report.requests)
+    ended = {name: counted.pop(name, 0) for name in ("ok", "failed", "unknown", "unsent")}
+    total = counted.pop("planned", sum(ended.values()))
+    if counted.get("attempts") == total:
+        del counted["attempts"]
+    parts = _listed(ended)
+    shown = f"{total} requests: {parts}" if parts else "no requests"
+    return f"{shown}; {_listed(counted)}" if _listed(counted) else shown
 
 
 def headline(report: Report) -> str:
@@ -166,6 +199,10 @@ def not_clean(report: Report) -> list[Verdict]:
     return [verdict for verdict in report.verdicts if verdict.status != "clean"]
 
 
+def _listed(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in numbers.items() if number)
+
+
 def _of_status(report: Report, status: Status) -> list[Verdict]:
     return [verdict for verdict in report.verdicts if verdict.status == status]
 
@@ -178,10 +215,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _leak(report: Report) -> str:
-    places = _joined(
-        f"{verdict.leak_rate.events} of {verdict.leak_rate.trials} windows of {verdict.scenario}"
-        for verdict in _of_status(report, "leak")
-    )
+    places = _joined(_place(verdict) for verdict in _of_status(report, "leak"))
     leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
     first = f", first {_from_to(leaks[0])}" if leaks else ""
     return f"in {places or 'this run'} somebody else's content stood in an answer{first}"
@@ -189,8 +223,19 @@ def _leak(report: Report) -> str:
 
 def _from_to(finding: Finding) -> str:
     if finding.source is None:
-        return f"in {finding.recipient}"
-    return f"from {finding.source} to {finding.recipient}"
+        return f"in {clipped(finding.recipient, _NAME)}"
+    return f"from {clipped(finding.source, _NAME)} to {clipped(finding.recipient, _NAME)}"
+
+
+def _name(verdict: Verdict) -> str:
+    return clipped(verdict.scenario, _NAME)
+
+
+def _place(verdict: Verdict) -> str:
+    rate = verdict.leak_rate
+    if not rate.events:
+        return f"a replay of {_name(verdict)}"
+    return f"{rate.events} of {rate.trials} windows of {_name(verdict)}"
 
 
 def _corruption(report: Report) -> str:
@@ -198,7 +243,7 @@ def _corruption(report: Report) -> str:
     for verdict in _of_status(report, "corruption"):
         found = sum(finding.severity == "corruption" for finding in verdict.findings)
         least = "at least " if verdict.findings_total > len(verdict.findings) else ""
-        parts.append(f"{least}{found} {'answer' if found == 1 else 'answers'} of {verdict.scenario}")
+        parts.append(f"{least}{found} {'answer' if found == 1 else 'answers'} of {_name(verdict)}")
     changed = _joined(parts) or "answers"
     return f"{changed} changed in company, confirmed by replay, with nobody's content shown"
 
@@ -220,17 +265,17 @@ def _inconclusive(report: Report) -> str:
     if not open_ones:
         return "no scenario was judged"
     first = open_ones[0]
-    why = f": {first.reasons[0]}" if first.reasons else ""
+    why = f": {cut(first.reasons[0], 400)}" if first.reasons else ""
     if len(report.verdicts) == 1:
-        return f"{first.scenario} cannot be judged{why}"
+        return f"{_name(first)} cannot be judged{why}"
     many = f"{len(open_ones)} of {len(report.verdicts)} scenarios cannot be judged"
-    return f"{many}, first {first.scenario}{why}"
+    return f"{many}, first {_name(first)}{why}"
 
 
 def _error(report: Report) -> str:
     for verdict in _of_status(report, "error"):
         if verdict.reasons:
-            return f"{verdict.scenario}: {verdict.reasons[0]}"
+            return f"{_name(verdict)}: {cut(verdict.reasons[0], 400)}"
     for event in report.events:
         if event.kind in {"target-lost", "worker-died"}:
             return f"{event.kind.replace('-', ' ')}: {event.detail}"

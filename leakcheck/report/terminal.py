@@ -74,11 +74,17 @@ def render(report: Report, *, width: int = 100, colour: bool = False, folder: st
 
 
 def _print(console: Console, line: _Line) -> None:
-    first = True
-    for part in line.text.wrap(console, console.width - line.hang):
+    """Print one line, wrapped at words; `Text.wrap` alone has no hanging indent."""
+    first = line.text.wrap(console, console.width)[0]
+    first.rstrip()
+    console.print(first)
+    rest = line.text[len(first) :]
+    begin = len(rest.plain) - len(rest.plain.lstrip())
+    if begin == len(rest.plain):
+        return
+    for part in rest[begin:].wrap(console, console.width - line.hang):
         part.rstrip()
-        console.print(part if first else Text(" " * line.hang).append_text(part))
-        first = False
+        console.print(Text(" " * line.hang).append_text(part))
 
 
 def _headline(report: Report) -> _Line:
@@ -101,8 +107,8 @@ def _scenarios(report: Report, width: int) -> Iterator[_Line]:
         else:
             yield _Line(text=text, hang=2)
             yield _Line(text=Text(f"  {_rate(verdict)}"), hang=2)
-        shown = ", ".join(_shown(sentences.exposure_in_brief(e)) for e in verdict.exposure)
-        yield _Line(text=Text(f"  {shown or 'exposure not measured'}", "dim"), hang=2)
+        shown = ", ".join(_shown(brief) for brief in sentences.exposures_in_brief(verdict))
+        yield _Line(text=Text(f"  {shown}", "dim"), hang=2)
 
 
 def _rate(verdict: Verdict) -> str:
@@ -113,11 +119,11 @@ def _rate(verdict: Verdict) -> str:
 
 
 def _findings(report: Report) -> Iterator[_Line]:
-    worth = [f for f in sentences.ranked(report) if f.severity != "note"]
-    for number, finding in enumerate(worth[:FINDINGS], start=1):
+    listed = sentences.grave(report)[:FINDINGS]
+    for number, finding in enumerate(listed, start=1):
         yield from _finding(number, finding)
-    rest = sentences.findings_total(report) - min(len(worth), FINDINGS)
-    if worth and rest > 0:
+    rest = sentences.grave_total(report) - len(listed)
+    if rest > 0:
         yield _Line(text=Text(f"and {rest} more in report.html and report.json"))
 
 

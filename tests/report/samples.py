@@ -111,22 +111,22 @@ def exposure(name, events, trials, minimum, what):
     )
 
 
-def exposures(*, echo=(798, 800), cache=None):
+def exposures(*, echo=(798, 800), windows=100, cache=None):
     found = [
-        exposure("echo", *echo, 0.5, "owners that were asked repeated their own passphrase"),
+        Exposure(
+            name="windows",
+            measured=float(windows),
+            minimum=60.0,
+            enough=windows >= 60,
+            text=f"{windows} of 100 planned windows carried passphrases and overlapped",
+        ),
+        exposure("answered", 1598, 1600, None, "planned requests were answered"),
+        exposure("echo", *echo, 0.5, "owners who asked were answered with their own passphrase"),
+        exposure("tickets", 1590, 1598, None, "answers show their own ticket"),
         exposure("overlap", 1600, 1600, 0.5, "recipients ran together with another request"),
     ]
     if cache:
-        found.append(exposure("cache-hits", *cache, 0.5, "warm recipients had cached tokens"))
-    found.append(
-        Exposure(
-            name="peak",
-            measured=32.0,
-            minimum=None,
-            enough=None,
-            text="32 requests were in flight at once at the most",
-        )
-    )
+        found.append(exposure("cache hits", *cache, 0.5, "warm recipients had cached tokens"))
     return tuple(found)
 
 
@@ -161,7 +161,7 @@ def curves(name, leaks):
     return tuple(made)
 
 
-def verdict(name, status="clean", leaks=0, windows=100, reasons=(), echo=(798, 800), **more):
+def verdict(name, status="clean", *, leaks=0, windows=100, reasons=(), echo=(798, 800), **more):
     leak_rate = rate(leaks, windows)
     echoed = rate(*echo).lower
     return Verdict(
@@ -173,7 +173,9 @@ def verdict(name, status="clean", leaks=0, windows=100, reasons=(), echo=(798, 8
         leak_rate=leak_rate,
         bound=min(1.0, leak_rate.upper / echoed) if echoed else None,
         false_match_bound=3.1e-13,
-        exposure=exposures(echo=echo, cache=(412, 420) if name == "prefix-overlap" else None),
+        exposure=exposures(
+            echo=echo, windows=windows, cache=(412, 420) if name == "prefix-overlap" else None
+        ),
         curves=curves(name, leaks),
         notes=("999 phantoms a window were looked for in every answer; none was found.",),
         tables={
@@ -231,10 +233,20 @@ def report(status, verdicts, **more):
     fields = {
         "schema": SCHEMA,
         "status": status,
-        "exit_code": {"clean": 0, "leak": 1, "corruption": 1, "inconclusive": 3, "error": 4}[status],
+        "exit_code": {"clean": 0, "leak": 1, "corruption": 1, "inconclusive": 3, "error": 4}[
+            status
+        ],
         "interrupted": False,
         "duration_s": 83.4,
-        "requests": {"ok": 6398, "failed": 0, "unknown": 2},
+        "requests": {
+            "planned": 6400,
+            "ok": 6398,
+            "failed": 0,
+            "unknown": 2,
+            "unsent": 0,
+            "attempts": 6403,
+            "replays": 0,
+        },
         "verdicts": tuple(verdicts),
         "provenance": PROVENANCE,
         "events": (RunEvent(kind="finished", at_ns=1),),
@@ -242,8 +254,26 @@ def report(status, verdicts, **more):
     return Report(**(fields | more))
 
 
+def note():
+    return Finding(
+        check="divergence",
+        anomaly="divergence",
+        severity="note",
+        scenario=NAMES[3],
+        window=5,
+        recipient="r00099",
+        excerpt="Ticket: plum harbor kettle spruce lantern dune. Answer: Paris, the capital.",
+        mark=(56, 56),
+        explanation="r00099 (tenant t03, window 5) in planted company is answered otherwise than "
+        "r00098 alone, from token 14 on; alone it preferred its own token by 0.002 nats.",
+        evidence={"twin": "r00098", "at": 14, "gap_nats": 0.002, "censored": False},
+    )
+
+
 def clean():
-    return report("clean", [verdict(name) for name in NAMES])
+    verdicts = [verdict(name) for name in NAMES[:3]]
+    verdicts.append(verdict(NAMES[3], findings=(note(),) * 3, findings_total=3))
+    return report("clean", verdicts)
 
 
 def leak():
@@ -257,7 +287,13 @@ def leak():
         findings=findings,
         findings_total=19,
     )
-    pairs = (("t00", "t07", 4), ("t01", "t08", 1), ("t02", "t09", 2), ("t03", "t07", 11), ("t10", "t00", 1))
+    pairs = (
+        ("t00", "t07", 4),
+        ("t01", "t08", 1),
+        ("t02", "t09", 2),
+        ("t03", "t07", 11),
+        ("t10", "t00", 1),
+    )
     return report("leak", verdicts, leaks_by_pair=pairs)
 
 
@@ -288,6 +324,12 @@ def corruption():
     return report("corruption", verdicts)
 
 
+MUTE = (
+    "Owners that were asked repeated their own passphrase in 3/400 answers; "
+    "at least 50 % is needed, so a leak might not show either."
+)
+
+
 def inconclusive():
     verdicts = [verdict(name) for name in NAMES[:2]]
     verdicts.append(
@@ -296,15 +338,13 @@ def inconclusive():
             "inconclusive",
             windows=41,
             echo=(3, 400),
-            reasons=[
-                "Only 41 windows are trials; a clean verdict needs 60.",
-                "Owners that were asked repeated their own passphrase in 3/400 answers; "
-                "at least 50 % is needed, so a leak might not show either.",
-            ],
+            reasons=["Only 41 windows are trials; a clean verdict needs 60.", MUTE],
         )
     )
     verdicts.append(
-        verdict(NAMES[3], "inconclusive", windows=0, echo=(0, 0), reasons=["No window was answered."])
+        verdict(
+            NAMES[3], "inconclusive", windows=0, echo=(0, 0), reasons=["No window was answered."]
+        )
     )
     return report("inconclusive", verdicts)
 
@@ -316,7 +356,7 @@ def interrupted():
         [verdict(NAMES[0], "error", windows=11, reasons=reasons)],
         exit_code=130,
         interrupted=True,
-        requests={"ok": 170, "failed": 3, "unknown": 32},
+        requests={"planned": 1600, "ok": 170, "failed": 3, "unknown": 32, "unsent": 1395},
         events=(
             RunEvent(kind="worker-died", at_ns=1, detail="worker 2 was killed by signal 9"),
             RunEvent(kind="interrupted", at_ns=2, detail="Ctrl-C in window 12 of 100"),
@@ -359,7 +399,9 @@ def hostile():
         notes=(long,) * 12,
         curves=(
             Curve(title=HOSTILE, axis=HOSTILE, points=((HOSTILE, rate(1, 1)), (long, rate(0, 0)))),
-            Curve(title=HOSTILE, axis=HOSTILE, points=(("<b>", rate(1, 2)), ("\u202e", rate(0, 2)))),
+            Curve(
+                title=HOSTILE, axis=HOSTILE, points=(("<b>", rate(1, 2)), ("\u202e", rate(0, 2)))
+            ),
         ),
         tables={HOSTILE: ((HOSTILE, "b"), *((long, float("nan")),) * 210)},
     )

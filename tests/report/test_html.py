@@ -1,0 +1,188 @@
+import base64
+import dataclasses
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leakcheck.report import html
+
+NAMES = ["clean", "leak", "corruption", "inconclusive", "interrupted", "empty", "hostile"]
+LOADS = {"script", "img", "iframe", "link", "object", "embed", "form", "base", "video", "audio"}
+LOADS |= {"input", "button", "use", "image", "foreignobject", "animate", "set", "source"}
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """What a browser would see: elements with their attributes, text, the style, open elements."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements, self.said, self.open, self.style, self.unbalanced = [], [], [], "", []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "style":
+            self.style += data
+        else:
+            self.said.append(data)
+
+    def attributes(self, name):
+        return [attrs[name] for _, attrs in self.elements if name in attrs]
+
+    @property
+    def text(self):
+        return "".join(self.said)
+
+
+@pytest.fixture(scope="module")
+def pages(samples):
+    return {name: html.render(samples.ALL[name]()) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_no_script_loads_nothing_and_sets_no_style(pages, name):
+    page = Page(pages[name])
+    assert not LOADS & {tag for tag, _ in page.elements}
+    names = {attribute for _, attrs in page.elements for attribute in attrs}
+    assert not {attribute for attribute in names if attribute.startswith("on")}
+    assert not names & {"style", "src", "srcset", "srcdoc", "action", "xlink:href", "background"}
+    assert all(re.fullmatch(r"#[\w-]+", target) for target in page.attributes("href"))
+    assert not re.search(r"@import|url\(", page.style)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_policy_allows_the_one_style_element_and_nothing_else(pages, name):
+    page = Page(pages[name])
+    metas = [attrs for tag, attrs in page.elements if tag == "meta"]
+    policy = next(m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(page.style.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert pages[name].count("<style") == 1
+    assert pages[name].index("Content-Security-Policy") < pages[name].index("<style")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_element_is_closed_every_id_is_unique_and_every_link_arrives(pages, name):
+    page = Page(pages[name])
+    assert not page.unbalanced
+    assert not page.open
+    ids = page.attributes("id")
+    assert len(ids) == len(set(ids))
+    assert {target.removeprefix("#") for target in page.attributes("href")} <= set(ids)
+    assert set(page.attributes("aria-labelledby")) <= set(ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_screen_reader_finds_language_one_heading_table_heads_and_named_pictures(pages, name):
+    page = Page(pages[name])
+    assert ("html", {"lang": "en"}) in page.elements
+    assert [tag for tag, _ in page.elements].count("h1") == 1
+    assert all("scope" in attrs for tag, attrs in page.elements if tag == "th")
+    pictures = re.findall(r"<svg[^>]*>(?:<title>)?", pages[name])
+    assert all("aria-hidden" in svg or svg.endswith("<title>") for svg in pictures)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_holds_no_invisible_character(pages, name):
+    assert all(character.isprintable() or character == "\n" for character in pages[name])
+
+
+def test_hostile_text_of_50_kb_is_cut_and_shown_as_text(pages):
+    assert "A" * 1300 not in pages["hostile"]
+    page = Page(pages["hostile"])
+    assert "<script>alert(1)</script>" in page.text
+    assert r"\u202eesrever\u202c" in page.text
+    assert r"\x1b[31mred" in page.text
+    assert "{{ 7 * 7 }}" in page.text
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.text(st.characters(codec=None), min_size=1))
+def test_no_text_changes_the_structure_of_the_page(samples, text):
+    def skeleton(said):
+        page = Page(html.render(with_text(samples, said)))
+        return [(tag, sorted(attrs)) for tag, attrs in page.elements], page.unbalanced
+
+    assert skeleton(text * 2) == skeleton("xx")
+
+
+def test_a_finding_shows_who_reached_whom_how_they_overlapped_and_marks_the_passphrase(pages):
+    text = Page(pages["leak"]).text
+    assert re.search(r"r00224\s+t00\s+→ reached\s+r00248\s+t07", text)
+    assert "concurrent: in flight together for 311 ms of the recipient's 583 ms" in text
+    assert pages["leak"].count("<mark>amber velvet thicket gondola marzipan ferret</mark>") == 7
+
+
+def test_a_finding_without_times_has_no_timeline(pages, samples):
+    timed = sum("source_start_s" in f.evidence for f in samples.leak().verdicts[2].findings)
+    assert pages["leak"].count('class="timeline"') == timed == 6
+
+
+@pytest.mark.parametrize("value", [None, "soon", float("nan"), True])
+def test_times_that_are_no_numbers_give_no_timeline(samples, value):
+    finding = samples.leak_finding(0)
+    finding = dataclasses.replace(finding, evidence=finding.evidence | {"source_end_s": value})
+    verdict = samples.verdict("prefix-overlap", "leak", leaks=1, findings=(finding,))
+    assert 'class="timeline"' not in html.render(samples.report("leak", [verdict]))
+
+
+def test_every_verdict_stands_with_its_word_counts_and_bound(pages):
+    text = Page(pages["inconclusive"]).text
+    assert text.index("Verdicts") < text.index("Exposure")
+    assert "0/41" in text
+    assert "echo 3/400 (too little, at least 50 %)" in text
+    assert "Only 41 windows are trials; a clean verdict needs 60." in text
+
+
+def test_findings_beyond_the_limit_are_counted(pages):
+    assert "17920 further findings are counted" in Page(pages["hostile"]).text
+
+
+def test_provenance_names_versions_seed_command_and_target(pages):
+    text = Page(pages["clean"]).text
+    for said in ("witness at http://127.0.0.1:41873/v1", "leakcheck run --embedded --seed 7"):
+        assert said in text
+    for said in ("3.13.2", "Linux-6.8-x86_64, 2 CPUs", "2026-07-03T09:41:12Z"):
+        assert said in text
+
+
+def with_text(samples, text):
+    """A leak in which the target's text stands in every place it can reach."""
+    finding = dataclasses.replace(
+        samples.leak_finding(0),
+        excerpt=text,
+        mark=(0, len(text) // 2),
+        explanation=text,
+        source=text,
+        evidence={text: text, "list": [text]},
+    )
+    verdict = samples.verdict("prefix-overlap", "leak", leaks=1, reasons=[text])
+    verdict = dataclasses.replace(
+        verdict, findings=(finding,), notes=(text,), tables={text: ((text,), (text,))}
+    )
+    return samples.report("leak", [verdict], leaks_by_pair=((text, text, 1),))
+
+
+def test_notes_are_folded_and_are_not_called_findings(pages):
+    text = Page(pages["clean"]).text
+    assert "No leak and no corruption was found." in text
+    assert "3 notes: differences that are neither leak nor corruption" in text

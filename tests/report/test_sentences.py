@@ -1,0 +1,127 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakcheck.records import EXIT_CODES, Exposure
+from leakcheck.report import sentences
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        (0.0362, "3.6 %"),
+        (0.5, "50.0 %"),
+        (0.0004, "0.040 %"),
+        (0.9997, "99.97 %"),
+        (1 - 1e-12, ">99.9999 %"),
+        (3e-13, "3.0e-11 %"),
+    ],
+)
+def test_a_fraction_is_shown_as_a_percentage(value, shown):
+    assert sentences.percent(value) == shown
+
+
+@given(st.floats(0, 1, exclude_min=True))
+def test_a_bound_is_never_shown_below_itself(value):
+    shown = float(sentences.percent(value, "up").removesuffix(" %"))
+    assert shown >= 100 * value * (1 - 1e-9)
+    assert shown <= max(100 * value * 1.2, 100 * value + 0.1)
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
+def test_something_between_nothing_and_all_is_shown_as_neither(value):
+    if 1e-12 < value < 1 - 1e-12:
+        assert sentences.percent(value) not in {"0 %", "100 %"}
+
+
+def test_a_leak_rate_is_shown_with_counts_interval_and_bound(samples):
+    assert (
+        sentences.rate_of_windows(samples.rate(0, 100)) == "0/100 windows, 0-3.6 %, at most 3.0 %"
+    )
+    assert (
+        sentences.rate_of_windows(samples.rate(7, 100))
+        == "7/100 windows = 7.0 %, 2.9-13.9 %, at most 12.8 %"
+    )
+    assert sentences.rate_of_windows(samples.rate(0, 0)) == "0/0 windows, not measured"
+
+
+def test_the_headline_of_a_leak_names_windows_source_and_recipient(samples):
+    assert (
+        sentences.headline(samples.leak()) == "in 7 of 100 windows of prefix-overlap somebody "
+        "else's content stood in an answer, first from r00224 to r00248"
+    )
+
+
+def test_the_headline_of_a_clean_run_says_what_it_certifies(samples):
+    worst = max(verdict.bound for verdict in samples.clean().verdicts)
+    assert sentences.headline(samples.clean()) == (
+        "0 of 400 windows showed somebody else's content, so at most "
+        f"{sentences.percent(worst, 'up')} of the windows of any scenario leak (95 % confidence)"
+    )
+
+
+def test_the_headline_of_an_inconclusive_run_says_what_is_missing(samples):
+    assert "2 of 4 scenarios cannot be judged" in sentences.headline(samples.inconclusive())
+    assert "Only 41 windows are trials" in sentences.headline(samples.inconclusive())
+
+
+def test_the_headline_of_an_interrupted_run_says_so(samples):
+    assert "connection refused at 127.0.0.1:41873" in sentences.headline(samples.interrupted())
+    assert "interrupted" in sentences.headline(samples.interrupted())
+
+
+def test_the_headline_of_corruption_says_that_no_content_was_shown(samples):
+    assert sentences.headline(samples.corruption()) == (
+        "1 answer of rare-token-passphrase changed in company, confirmed by replay, "
+        "with nobody's content shown"
+    )
+
+
+@pytest.mark.parametrize("status", sorted(EXIT_CODES))
+def test_every_status_has_a_headline_even_without_a_verdict(samples, status):
+    assert sentences.headline(samples.report(status, []))
+
+
+def test_every_percentage_of_a_headline_stands_beside_its_counts(samples):
+    for make in samples.ALL.values():
+        line = sentences.headline(make())
+        claimed = re.findall(r"[\d.]+ %", line.replace("(95 % confidence)", ""))
+        assert not claimed or re.search(r"\d+ of \d+ windows|\d+/\d+", line), line
+
+
+def test_an_exposure_below_its_minimum_says_so_in_brief():
+    exposure = Exposure(name="cache-hits", measured=None, minimum=0.5, enough=False, text="")
+    shown = sentences.exposure_in_brief(exposure)
+    assert shown == "cache hits not measured (too little, at least 50 %)"
+
+
+def test_findings_stand_with_leaks_first(samples):
+    report = samples.leak()
+    severities = [finding.severity for finding in sentences.ranked(report)]
+    assert severities == sorted(severities, key=["leak", "corruption", "note"].index)
+    assert sentences.findings_total(report) == 19
+
+
+def test_replays_and_retries_are_not_counted_as_requests(samples):
+    assert sentences.outcomes(samples.leak()) == (
+        "6400 requests: 6398 ok, 2 unknown; 6403 attempts"
+    )
+    assert sentences.outcomes(samples.empty()) == "no requests"
+
+
+def test_notes_do_not_count_among_the_findings_that_make_a_verdict(samples):
+    report = samples.clean()
+    assert sentences.findings_total(report) == 3
+    assert sentences.grave_total(report) == 0
+    assert sentences.grave(report) == []
+
+
+def test_a_leak_that_only_a_replay_showed_is_not_told_as_a_window(samples):
+    finding = samples.leak_finding(0)
+    verdict = samples.verdict("prefix-overlap", "leak", findings=(finding,))
+    line = sentences.headline(samples.report("leak", [verdict]))
+    assert line.startswith("in a replay of prefix-overlap somebody else's content")
