@@ -301,7 +301,7 @@ def _counts(history: History) -> dict[str, int]:
 
 def _pairs(history: History) -> tuple[tuple[str, str, int], ...]:
     """Leaks by tenant of source and recipient; a pair of requests counts once."""
-    matches = history.matches
+    matches = history.planted
     sent = matches["kind"].isin(["passphrase", "ticket"])
     leaks = matches[sent & (matches["owner"] == "foreign")]
     tenants = history.requests.set_index("id")["tenant"]

@@ -102,7 +102,7 @@ def _tickets(history: History, requests: pd.DataFrame) -> Exposure:
 
 
 def _own(history: History, owners: pd.DataFrame, kind: str) -> Rate:
-    matches = history.matches
+    matches = history.planted
     own = matches[(matches["owner"] == "own") & (matches["kind"] == kind)]
     return evidence.rate(int(owners["id"].isin(own["recipient"]).sum()), len(owners))
 

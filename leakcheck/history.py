@@ -106,6 +106,11 @@ class History:
         return self._of(self._run.matches)
 
     @cached_property
+    def planted(self) -> pd.DataFrame:
+        """`matches` without phantoms, for who does not need them: drawing all takes seconds."""
+        return self._of(self._run.planted)
+
+    @cached_property
     def windows(self) -> pd.DataFrame:
         """One row a window."""
         return self._of(self._run.windows)
@@ -114,6 +119,11 @@ class History:
     def scanned(self) -> scan.Scanned:
         """How much was searched for how much, over the whole run."""
         return self._run.scanned
+
+    @property
+    def phantoms(self) -> int:
+        """How many phantoms were looked for, over the whole run."""
+        return self._run.phantoms
 
     def scenarios(self) -> tuple[str, ...]:
         """Names, in the order of the run."""
@@ -353,9 +363,8 @@ class Run:
         return self._members[int(self.groups[position])]
 
     @cached_property
-    def _scan(self) -> tuple[pd.DataFrame, scan.Scanned]:
+    def _planted(self) -> tuple[pd.DataFrame, scan.Scanned]:
         return scan.search(
-            self.plans,
             self.all_requests,
             self.groups,
             texts=self.texts,
@@ -363,15 +372,30 @@ class Run:
             nearest=self.nearest,
         )
 
+    @cached_property
+    def _phantoms(self) -> tuple[pd.DataFrame, int]:
+        return scan.search_phantoms(self.plans, self.all_requests, texts=self.texts, sent=self.sent)
+
     @property
+    def planted(self) -> pd.DataFrame:
+        """See History.planted."""
+        return self._planted[0]
+
+    @cached_property
     def matches(self) -> pd.DataFrame:
         """See the top of this module."""
-        return self._scan[0]
+        ghosts = self._phantoms[0]
+        return pd.concat([self.planted, ghosts], ignore_index=True) if len(ghosts) else self.planted
 
     @property
     def scanned(self) -> scan.Scanned:
         """How much was searched for how much."""
-        return self._scan[1]
+        return self._planted[1]
+
+    @property
+    def phantoms(self) -> int:
+        """How many phantoms were looked for."""
+        return self._phantoms[1]
 
     def nearest(self, source: int, recipient: int) -> int:
         """Of the requests that carry the payload of `source`, the likeliest to have leaked.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from leakcheck.errors import RunFolderError
 from leakcheck.match import find
 from leakcheck.passphrase import phantoms
-from leakcheck.records import Observation, Passphrase, Plan, Request
+from leakcheck.records import Match, Observation, Plan, Request
 
 LOGPROBS = "logprobs"
 ERROR_MESSAGE = "error message"
@@ -30,14 +30,13 @@ Nearest = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """How much was searched: `chars` in `texts` texts for `phrases` phrases that were sent, the
-    easiest to guess of `entropy_bits`, and for `phantoms` phrases that never were.
+    """How much was searched: `chars` in `texts` texts, for `phrases` phrases that were sent, the
+    easiest to guess of `entropy_bits`.
     """
 
     texts: int
     chars: int
     phrases: int
-    phantoms: int
     entropy_bits: float
 
 
@@ -90,7 +89,6 @@ def payload_groups(requests: Sequence[Request], position: Mapping[str, int]) -> 
 
 
 def search(
-    plans: Sequence[Plan],
     requests: Sequence[Request],
     groups: Integers,
     *,
@@ -98,21 +96,21 @@ def search(
     sent: Integers,
     nearest: Nearest,
 ) -> tuple[pd.DataFrame, Scanned]:
-    """The `matches` table, and how much was searched.
+    """Matches of everything planned, and how much was searched.
 
     `texts` are the fields of each observation, `sent` the position of its request. `nearest` picks,
     of all requests that carry the payload of one, the likeliest source for a recipient.
     """
     phrases = _phrases(requests, groups)
-    rows = [(row, field, text) for row, named in enumerate(texts) for field, text in named.items()]
+    rows = _rows(texts)
     bodies = [text for _, _, text in rows]
     hits = find(bodies, phrases.text)
-    row = np.array([r for r, _, _ in rows], np.int64)
-    recipient = sent[row[hits.text]]
+    row = np.array([r for r, _, _ in rows], np.int64)[hits.text]
+    recipient = sent[row]
     own = groups[recipient] == phrases.group[hits.phrase]
     source = np.where(own, recipient, phrases.first[hits.phrase])
     _choose_sources(source, recipient, ~own, groups, nearest)
-    planted = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "recipient": [requests[p].id for p in recipient],
             "source": [requests[p].id for p in source],
@@ -122,35 +120,70 @@ def search(
             "start": hits.start,
             "end": hits.end,
             "variant": np.where(hits.exact, "exact", "normalised"),
-            "observation": row[hits.text],
+            "observation": row,
+            "scenario": [requests[p].scenario for p in recipient],
+            "window": np.array([requests[p].window for p in recipient], np.int64),
         }
     )
-    ghosts, count = _ghosts(plans, requests, rows, sent)
-    tables = [table for table in (planted, ghosts) if len(table)] or [planted]
-    table = pd.concat(tables, ignore_index=True)
-    shown = sent[table["observation"].to_numpy(np.int64)]
-    table["scenario"] = [requests[p].scenario for p in shown]
-    table["window"] = np.array([requests[p].window for p in shown], np.int64)
-    bits = [p.entropy_bits for r in requests for p in _sent_phrases(r)]
+    bits = [p.entropy_bits for r in requests for p in (r.passphrase, r.ticket) if p is not None]
     return table, Scanned(
         texts=len(bodies),
         chars=sum(map(len, bodies)),
         phrases=sum(kind != "withheld" for kind in phrases.kind),
-        phantoms=count,
         entropy_bits=min(bits, default=0.0),
     )
+
+
+def search_phantoms(
+    plans: Sequence[Plan], requests: Sequence[Request], *, texts: Texts, sent: Integers
+) -> tuple[pd.DataFrame, int]:
+    """Matches of the phantoms of each recipient's own window, and how many phantoms were drawn."""
+    rows = _rows(texts)
+    here: dict[tuple[str, int], list[int]] = {}
+    for number, (row, _, _) in enumerate(rows):
+        request = requests[sent[row]]
+        here.setdefault((request.scenario, request.window), []).append(number)
+    found: list[dict[str, Any]] = []
+    drawn = 0
+    for plan in plans:
+        windows = [w for name, w in here if name == plan.scenario.name]
+        step = max(1, PHRASES_AT_ONCE // max(1, plan.scenario.load.phantoms))
+        for at in range(0, len(windows), step):
+            phrases = [(w, text) for w in windows[at : at + step] for text in _phantoms(plan, w)]
+            numbers = [n for w in windows[at : at + step] for n in here[plan.scenario.name, w]]
+            drawn += len(phrases)
+            hits = find([rows[n][2] for n in numbers], [text for _, text in phrases])
+            for text, phrase, start, end, exact in zip(
+                hits.text, hits.phrase, hits.start, hits.end, hits.exact, strict=True
+            ):
+                row, field, _ = rows[numbers[text]]
+                recipient = requests[sent[row]]
+                if phrases[phrase][0] != recipient.window:
+                    continue
+                match = Match(
+                    recipient=recipient.id,
+                    source=PHANTOM,
+                    kind="phantom",
+                    owner="phantom",
+                    field=field,
+                    start=int(start),
+                    end=int(end),
+                    variant="exact" if exact else "normalised",
+                )
+                where = {"observation": row, "scenario": plan.scenario.name}
+                found.append({**asdict(match), **where, "window": recipient.window})
+    return pd.DataFrame(found), drawn
+
+
+def _rows(texts: Texts) -> list[tuple[int, str, str]]:
+    """Row of the observation, field and text of everything that is searched."""
+    return [(row, field, text) for row, named in enumerate(texts) for field, text in named.items()]
 
 
 def _position(other: str, request: Request, position: Mapping[str, int]) -> int:
     if other not in position:
         raise RunFolderError(f"{request.id} is linked to {other}, which is in no plan of this run")
     return position[other]
-
-
-def _sent_phrases(request: Request) -> Iterator[Passphrase]:
-    for phrase in (request.passphrase, request.ticket):
-        if phrase is not None:
-            yield phrase
 
 
 def _phrases(requests: Sequence[Request], groups: Integers) -> _Phrases:
@@ -190,51 +223,6 @@ def _choose_sources(
         if pair not in chosen:
             chosen[pair] = nearest(*pair)
         source[at] = chosen[pair]
-
-
-def _ghosts(
-    plans: Sequence[Plan],
-    requests: Sequence[Request],
-    rows: Sequence[tuple[int, str, str]],
-    sent: Integers,
-) -> tuple[pd.DataFrame, int]:
-    """Matches of the phantoms of the recipient's own window, and how many phantoms were drawn."""
-    here: dict[tuple[str, int], list[int]] = {}
-    for number, (row, _, _) in enumerate(rows):
-        request = requests[sent[row]]
-        here.setdefault((request.scenario, request.window), []).append(number)
-    found: list[dict[str, Any]] = []
-    drawn = 0
-    for plan in plans:
-        load = plan.scenario.load
-        windows = [w for name, w in here if name == plan.scenario.name] if load.phantoms else []
-        step = max(1, PHRASES_AT_ONCE // max(1, load.phantoms))
-        for at in range(0, len(windows), step):
-            some = windows[at : at + step]
-            phrases = [(w, text) for w in some for text in _phantoms(plan, w)]
-            numbers = [(w, n) for w in some for n in here[plan.scenario.name, w]]
-            drawn += len(phrases)
-            hits = find([rows[n][2] for _, n in numbers], [text for _, text in phrases])
-            for text, phrase, start, end, exact in zip(
-                hits.text, hits.phrase, hits.start, hits.end, hits.exact, strict=True
-            ):
-                window, number = numbers[text]
-                if phrases[phrase][0] == window:
-                    row, field, _ = rows[number]
-                    found.append(
-                        {
-                            "recipient": requests[sent[row]].id,
-                            "source": PHANTOM,
-                            "kind": PHANTOM,
-                            "owner": PHANTOM,
-                            "field": field,
-                            "start": int(start),
-                            "end": int(end),
-                            "variant": "exact" if exact else "normalised",
-                            "observation": row,
-                        }
-                    )
-    return pd.DataFrame(found), drawn
 
 
 def _phantoms(plan: Plan, window: int) -> Sequence[str]:

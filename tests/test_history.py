@@ -215,7 +215,7 @@ def test_a_phantom_is_looked_for_in_its_own_window_only():
     for name, found in (("a", 0), ("b", 1)):
         changed = with_chunks(h, name, Chunk(text=drawn[3]))
         assert (changed.matches["kind"] == "phantom").sum() == found
-    assert h.scanned.phantoms == 40
+    assert h.phantoms == 40
 
 
 def test_a_window_is_a_trial_when_two_answered_requests_of_the_planted_arm_ran_together():
@@ -252,7 +252,7 @@ def test_a_history_of_one_scenario_still_knows_sources_of_the_others():
 
 def test_a_run_without_any_observation_has_empty_tables():
     h = history("a. b.")
-    assert len(h.observations) == len(h.overlaps) == len(h.matches) == 0
+    assert [len(t) for t in (h.observations, h.overlaps, h.matches)] == [0, 0, 0]
     assert h.windows["answered"].tolist() == [0]
     assert h.text("a") == ""
 

@@ -19,7 +19,7 @@ TITLE = "Windows by arm"
 def check(history: History) -> CheckResult:
     """A table of both arms, and Fisher's one-sided p that planted windows show more."""
     windows = history.windows[~history.windows["replay"]]
-    matches = history.matches
+    matches = history.planted
     foreign = matches["owner"] == "foreign"
     shows = {
         "with a foreign passphrase": matches[foreign & (matches["kind"] == "passphrase")],

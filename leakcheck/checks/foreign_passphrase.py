@@ -25,10 +25,10 @@ def check(history: History) -> CheckResult:
     matches = history.matches
     foreign = matches[(matches["kind"] == "passphrase") & (matches["owner"] == "foreign")]
     unsent = matches[matches["kind"].isin(["withheld", "phantom"])]
-    scanned = history.scanned
     control = (
         f"passphrases that were never sent and showed: {len(unsent)} (the whole run was searched "
-        f"for {scanned.phantoms} phantoms beside the {scanned.phrases} passphrases and tickets)"
+        f"for {history.phantoms} phantoms, and for {history.scanned.phrases} passphrases and "
+        "tickets)"
     )
     return CheckResult(
         check=CHECK,

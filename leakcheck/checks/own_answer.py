@@ -28,17 +28,20 @@ def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> Chec
     A lost answer is corruption when at least `kept_alone` replays alone were answered and all of
     them with the ticket, and at least `lost_again` replays in the window were answered without it.
     """
-    matches = history.matches
+    matches = history.planted
     tickets = matches[matches["kind"] == "ticket"]
     foreign = tickets[tickets["owner"] == "foreign"]
     states = ticket_states(history)
-    findings = [_foreign(history, match) for match in first_of_each_pair(foreign)]
+    kept = frozenset(tickets.loc[tickets["owner"] == "own", "recipient"])
     first = states[~states["replay"]]
-    lost = first[first["lost"]]
-    for row in lost.itertuples():
-        replays = states[states["replays"] == row.id]
-        findings.append(_lost(history, row, replays, kept_alone, lost_again))
-    return CheckResult(check=CHECK, findings=tuple(findings), notes=_notes(first))
+    none = states.iloc[:0]
+    replays = dict(tuple(states[states["replay"]].groupby("replays")))
+    lost = [
+        _lost(history, request_id, replays.get(request_id, none), kept_alone, lost_again)
+        for request_id in first.loc[first["lost"], "id"]
+    ]
+    leaks = [_foreign(history, match, kept) for match in first_of_each_pair(foreign)]
+    return CheckResult(check=CHECK, findings=(*leaks, *lost), notes=_notes(first))
 
 
 def ticket_states(history: History) -> pd.DataFrame:
@@ -48,7 +51,7 @@ def ticket_states(history: History) -> pd.DataFrame:
     requests = history.requests
     table = requests[requests["has_ticket"] & (requests["outcome"] == "ok")]
     table = table[["id", "window", "cell", "replays"]].copy()
-    matches = history.matches
+    matches = history.planted
     tickets = matches[matches["kind"] == "ticket"]
     for owner in ("own", "foreign"):
         table[owner] = table["id"].isin(tickets.loc[tickets["owner"] == owner, "recipient"])
@@ -69,12 +72,10 @@ def _notes(first: pd.DataFrame) -> tuple[str, ...]:
     return (text,)
 
 
-def _foreign(history: History, match: Any) -> Finding:
+def _foreign(history: History, match: Any, kept: frozenset[str]) -> Finding:
     source, recipient = history.by_id(match.source), history.by_id(match.recipient)
     text, mark = quote(history, match)
-    matches = history.matches
-    own = matches[(matches["recipient"] == recipient.id) & (matches["owner"] == "own")]
-    beside = "beside its own" if (own["kind"] == "ticket").any() else "in place of its own"
+    beside = "beside its own" if recipient.id in kept else "in place of its own"
     return Finding(
         check=CHECK,
         anomaly="foreign-answer",
@@ -95,9 +96,9 @@ def _foreign(history: History, match: Any) -> Finding:
 
 
 def _lost(
-    history: History, row: Any, replays: pd.DataFrame, kept_alone: int, lost_again: int
+    history: History, request_id: str, replays: pd.DataFrame, kept_alone: int, lost_again: int
 ) -> Finding:
-    request = history.by_id(row.id)
+    request = history.by_id(request_id)
     alone = replays[replays["cell"] == ALONE]
     again = replays[replays["cell"] == IN_WINDOW]
     kept, lost = int(alone["own"].sum()), int(again["lost"].sum())
