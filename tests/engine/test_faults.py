@@ -1,0 +1,228 @@
+"""Each fault's mechanism at work inside the engine, and its absence without the fault."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from leakcheck.engine import faults
+from leakcheck.engine.delivery import Delivery, Mailbox
+from leakcheck.engine.values import GenerateRequest, SamplingParams, Update
+
+PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=0)
+
+
+def install(name, *, engine=None, delivery=None, rate=1.0, seed=0):
+    seams = faults.Seams(engine=engine, delivery=delivery)
+    faults.find(name).install(seams, rate, Random(seed))
+
+
+def ask(name, prompt):
+    return GenerateRequest(id=name, prompt=tuple(prompt), params=PARAMS)
+
+
+def answers(engine):
+    got = {}
+    while engine.has_work:
+        for update in engine.step():
+            got.setdefault(update.id, []).extend(one.token for one in update.logprobs)
+    return got
+
+
+def alone(make_engine, prompt):
+    engine = make_engine(block_size=4)
+    engine.submit(ask("alone", prompt))
+    return answers(engine)["alone"]
+
+
+# --- prefix-length-only --------------------------------------------------------------------------
+
+SOURCE, RECIPIENT = range(10, 31), range(110, 131)
+
+
+def second_table(engine):
+    """The block table that a request gets after another one has finished."""
+    engine.submit(ask("source", SOURCE))
+    engine.step()
+    source = list(engine.scheduler.running[0].table)
+    answers(engine)
+    engine.submit(ask("recipient", RECIPIENT))
+    engine.step()
+    return source, engine.scheduler.running[0]
+
+
+def test_prefix_length_only_puts_the_sources_blocks_into_the_recipients_table(make_engine):
+    engine = make_engine(block_size=4)
+    install("prefix-length-only", engine=engine)
+    source, recipient = second_table(engine)
+    assert recipient.table[:5] == source[:5]
+    assert recipient.cached_tokens == 20
+    assert answers(engine)["recipient"] != alone(make_engine, RECIPIENT)[1:]
+
+
+def test_without_prefix_length_only_the_tables_are_disjoint(make_engine):
+    engine = make_engine(block_size=4)
+    source, recipient = second_table(engine)
+    assert not set(recipient.table) & set(source)
+    assert recipient.cached_tokens == 0
+    assert answers(engine)["recipient"] == alone(make_engine, RECIPIENT)[1:]
+
+
+def test_prefix_length_only_stays_with_one_source(make_engine):
+    engine = make_engine(block_size=4)
+    install("prefix-length-only", engine=engine)
+    engine.submit(ask("older", range(10, 40)))
+    engine.submit(ask("newer", range(50, 71)))
+    answers(engine)
+    newest = [entry.tokens for entry in engine.prefix.find(list(RECIPIENT), "")]
+    assert len({tokens[0] // 50 for tokens in newest}) == 1
+
+
+# --- mask-broadcast ------------------------------------------------------------------------------
+
+
+def uneven_batch(engine):
+    """The first batch of a short and a long request; (batch, rows of the short, of the long)."""
+    engine.submit(ask("short", range(10, 13)))
+    engine.submit(ask("long", range(50, 70)))
+    batch = engine.batcher.build(engine.scheduler.schedule())
+    rows = {
+        name: [i for i, row in enumerate(batch.rows) if row.sequence.request.id == name]
+        for name in ("short", "long")
+    }
+    return batch, rows["short"], rows["long"]
+
+
+def test_mask_broadcast_shows_the_short_row_its_neighbours_last_blocks(make_engine):
+    engine = make_engine(block_size=4)
+    install("mask-broadcast", engine=engine)
+    batch, short, long = uneven_batch(engine)
+    assert batch.table[short[-1], 1:].tolist() == batch.table[long[-1], 1:].tolist()
+    assert batch.mask[short[-1], 0, -1].tolist() == [True] * 3 + [False] + [True] * 16
+
+
+def test_without_mask_broadcast_the_short_row_sees_itself_only(make_engine):
+    engine = make_engine(block_size=4)
+    batch, short, _ = uneven_batch(engine)
+    assert set(batch.table[short[-1], 1:].tolist()) == {engine.store.padding_block}
+    assert batch.mask[short[-1], 0, -1].tolist() == [True] * 3 + [False] * 17
+
+
+def test_mask_broadcast_changes_the_short_answer_and_not_the_long_one(make_engine):
+    engine = make_engine(block_size=4)
+    install("mask-broadcast", engine=engine)
+    engine.submit(ask("short", range(10, 13)))
+    engine.submit(ask("long", range(50, 70)))
+    got = answers(engine)
+    assert got["short"] != alone(make_engine, range(10, 13))
+    assert got["long"] == alone(make_engine, range(50, 70))
+
+
+def test_mask_broadcast_leaves_equal_lengths_alone(make_engine):
+    engine = make_engine(block_size=4)
+    install("mask-broadcast", engine=engine)
+    engine.submit(ask("one", range(10, 13)))
+    engine.submit(ask("two", range(50, 53)))
+    assert answers(engine)["one"] == alone(make_engine, range(10, 13))
+
+
+# --- response-swap -------------------------------------------------------------------------------
+
+
+def readers(delivery, *names):
+    """A mailbox for each name."""
+    boxes = {}
+    for name in names:
+        boxes[name] = Mailbox(queue=asyncio.Queue(), offset=0, choices=1)
+        delivery.open(name, boxes[name])
+    return boxes
+
+
+def read(box):
+    texts = []
+    while not box.queue.empty():
+        texts.append(box.queue.get_nowait().text)
+    return "".join(texts)
+
+
+def updates(*texts):
+    return [Update(id=text[0], index=0, text=text) for text in texts]
+
+
+def test_response_swap_exchanges_two_whole_streams():
+    delivery = Delivery()
+    install("response-swap", delivery=delivery)
+    boxes = readers(delivery, "a", "b")
+    delivery.deliver(updates("a1", "b1"))
+    delivery.deliver(updates("a2", "b2"))
+    assert read(boxes["a"]) == "b1b2"
+    assert read(boxes["b"]) == "a1a2"
+
+
+def test_without_response_swap_everyone_gets_their_own():
+    delivery = Delivery()
+    boxes = readers(delivery, "a", "b")
+    delivery.deliver(updates("a1", "b1", "c1"))
+    assert (read(boxes["a"]), read(boxes["b"])) == ("a1", "b1")
+
+
+def test_response_swap_never_touches_an_answer_that_has_begun():
+    delivery = Delivery()
+    install("response-swap", delivery=delivery)
+    boxes = readers(delivery, "a")
+    delivery.deliver(updates("a1"))
+    boxes |= readers(delivery, "b")
+    delivery.deliver(updates("a2", "b1"))
+    assert (read(boxes["a"]), read(boxes["b"])) == ("a1a2", "b1")
+
+
+def test_a_swapped_client_that_leaves_ends_the_request_it_was_wired_to():
+    delivery = Delivery()
+    install("response-swap", delivery=delivery)
+    boxes = readers(delivery, "a", "b")
+    assert delivery.close("a") == "b"
+    delivery.deliver(updates("a1", "b1"))
+    assert (read(boxes["a"]), read(boxes["b"])) == ("", "a1")
+    assert delivery.close("b") == "a"
+    assert delivery.mailboxes == {}
+
+
+def test_response_swap_is_repeated_by_its_seed():
+    def wiring(seed):
+        delivery = Delivery()
+        install("response-swap", delivery=delivery, rate=0.3, seed=seed)
+        boxes = readers(delivery, *"abcdefgh")
+        delivery.deliver(updates(*"abcdefgh"))
+        return [read(box) for box in boxes.values()]
+
+    assert wiring(1) == wiring(1)
+    assert len({tuple(wiring(seed)) for seed in range(8)}) > 1
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_the_table_of_faults_is_printed_without_torch():
+    code = (
+        "import sys; from leakcheck.engine.__main__ import main; main(['--list-faults']);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    rows = json.loads(done.stdout)
+    assert [row["name"] for row in rows] == [fault.name for fault in faults.FAULTS]
+    assert all(len(row["mechanism"]) > 100 and row["seam"] and row["cases"] for row in rows)
+
+
+def test_a_seam_that_is_gone_is_an_error():
+    with pytest.raises(AttributeError):
+        faults.patch(Delivery(), "no_such_method", lambda original: original)
+
+
+def test_an_unknown_fault_names_those_there_are():
+    with pytest.raises(LookupError, match="prefix-length-only, mask-broadcast, response-swap"):
+        faults.find("none")
