@@ -137,7 +137,7 @@ def _finding(number: int, finding: Finding) -> Iterator[_Line]:
     part = excerpt(finding.excerpt, finding.mark, _CONTEXT)
     said = Text(f"   {part.before}")
     if part.marked:
-        said.append(">>", style).append(part.marked, f"{style} reverse").append("<<", style)
+        said.append(">>", style).append(part.marked, f"{style} underline").append("<<", style)
     yield _Line(text=said.append(part.after), hang=3)
 
 

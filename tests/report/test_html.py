@@ -186,3 +186,41 @@ def test_notes_are_folded_and_are_not_called_findings(pages):
     text = Page(pages["clean"]).text
     assert "No leak and no corruption was found." in text
     assert "3 notes: differences that are neither leak nor corruption" in text
+
+
+def luminance(colour):
+    parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_its_background_in_both_themes(pages, theme):
+    style = Page(pages["clean"]).style
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", light))
+    if theme == "dark":
+        colours |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", dark.split("\n}\n")[0]))
+    pairs = [(text, back) for text in ("ink", "quiet", "link") for back in ("page", "card")]
+    pairs += [(s, f"{s}-soft") for s in ("clean", "leak", "corruption", "inconclusive", "error")]
+    pairs += [("ink", "soft"), ("mark-ink", "mark"), ("ink", "heat-1"), ("ink", "heat-2")]
+    colours["white"] = "#ffffff"
+    pairs += [
+        ("white", "heat-3"),
+        ("page", "heat-4"),
+        ("inconclusive", "page"),
+        ("leak", "page"),
+        ("clean", "page"),
+    ]
+    weak = {p: round(contrast(colours[p[0]], colours[p[1]]), 2) for p in pairs}
+    assert not {pair: ratio for pair, ratio in weak.items() if ratio < 4.5}
+
+
+def test_a_mark_of_no_length_is_shown_as_a_place(pages):
+    assert '<mark class="here">' in pages["clean"]
+    assert '<mark class="here">' not in pages["leak"]
