@@ -180,6 +180,13 @@ def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive(
     assert any(reason.startswith("echo too low") for reason in found.reasons)
 
 
+def test_a_run_that_echoes_nothing_is_never_clean_whatever_its_gate_says():
+    found = verdict(history("a> b> a=a b=b", gate=Gate(min_windows=1, min_echo=0, min_overlap=0)))
+    assert found.status == "inconclusive"
+    (reason,) = found.reasons
+    assert reason.startswith("nothing was echoed")
+
+
 def test_a_run_interrupted_before_anything_was_sent_is_inconclusive():
     report = analyzer.analyze(history("a. b.", events=(interrupted(),)))
     assert (report.status, report.exit_code, report.interrupted) == ("inconclusive", 130, True)

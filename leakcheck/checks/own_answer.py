@@ -8,6 +8,7 @@ alone, and loses it again when its window is replayed (`analyzer.confirmations` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,9 @@ CHECK = "own_answer"
 ALONE = "replay alone"
 IN_WINDOW = "replay in window"
 """Cells of the replays that confirm a suspicion."""
+
+Replays = Sequence[Any]
+"""Rows of `ticket_states`."""
 
 
 def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> CheckResult:
@@ -34,10 +38,11 @@ def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> Chec
     states = ticket_states(history)
     kept = frozenset(tickets.loc[tickets["owner"] == "own", "recipient"])
     first = states[~states["replay"]]
-    none = states.iloc[:0]
-    replays = dict(tuple(states[states["replay"]].groupby("replays")))
+    replays: dict[str, list[Any]] = {}
+    for replay in states[states["replay"]].itertuples():
+        replays.setdefault(str(replay.replays), []).append(replay)
     lost = [
-        _lost(history, request_id, replays.get(request_id, none), kept_alone, lost_again)
+        _lost(history, request_id, replays.get(request_id, ()), kept_alone, lost_again)
         for request_id in first.loc[first["lost"], "id"]
     ]
     leaks = [_foreign(history, match, kept) for match in first_of_each_pair(foreign)]
@@ -96,20 +101,18 @@ def _foreign(history: History, match: Any, kept: frozenset[str]) -> Finding:
 
 
 def _lost(
-    history: History, request_id: str, replays: pd.DataFrame, kept_alone: int, lost_again: int
+    history: History, request_id: str, replays: Replays, kept_alone: int, lost_again: int
 ) -> Finding:
     request = history.by_id(request_id)
-    alone = replays[replays["cell"] == ALONE]
-    again = replays[replays["cell"] == IN_WINDOW]
-    kept, lost = int(alone["own"].sum()), int(again["lost"].sum())
-    confirmed = kept >= kept_alone and kept == len(alone) and lost >= lost_again
+    alone = [replay.own for replay in replays if replay.cell == ALONE]
+    again = [replay.lost for replay in replays if replay.cell == IN_WINDOW]
+    confirmed = all(alone) and sum(alone) >= kept_alone and sum(again) >= lost_again
     replayed = (
-        f"; sent again alone it returned it {kept} of {len(alone)} times, and with its whole "
-        f"window it lost it {lost} of {len(again)} times"
-        if len(replays)
+        f"; sent again alone it returned it {sum(alone)} of {len(alone)} times, and with its whole "
+        f"window it lost it {sum(again)} of {len(again)} times"
+        if replays
         else "; it was not sent again"
     )
-    answer = history.text(request.id)
     return Finding(
         check=CHECK,
         anomaly="lost-answer",
@@ -117,12 +120,12 @@ def _lost(
         scenario=request.scenario,
         window=request.window,
         recipient=request.id,
-        excerpt=excerpt(answer, 0, 0)[0],
+        excerpt=excerpt(history.text(request.id), 0, 0)[0],
         explanation=f"{who(request, window=True)} was answered without any ticket{replayed}.",
         evidence={
-            "kept_alone": kept,
+            "kept_alone": sum(alone),
             "replayed_alone": len(alone),
-            "lost_in_window": lost,
+            "lost_in_window": sum(again),
             "replayed_in_window": len(again),
         },
     )
