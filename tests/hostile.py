@@ -46,7 +46,8 @@ class Call:
 
     async def begin(self):
         await self.send(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
         )
 
     async def raw(self, data):
@@ -160,7 +161,9 @@ async def cut(call):
 
 async def cut_json(call):
     data = json.dumps(whole(call, "alpha beta")).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    head = (
+        f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    )
     await call.send(head.encode() + data[:-10])
 
 
@@ -190,10 +193,17 @@ async def invalid(call):
 
 async def latin1(call):
     if not call.body.get("stream"):
-        return await call.reply(200, json.dumps(whole(call, "gruen?")).replace("ue", "\xfc").encode("latin-1"))
+        return await call.reply(
+            200, json.dumps(whole(call, "gruen?")).replace("ue", "\xfc").encode("latin-1")
+        )
     await call.begin()
     await call.event(delta(call, "alpha "))
-    await call.raw(json.dumps(delta(call, "gruen")).replace("ue", "\xfc").join(["data: ", "\n\n"]).encode("latin-1"))
+    await call.raw(
+        json.dumps(delta(call, "gruen"))
+        .replace("ue", "\xfc")
+        .join(["data: ", "\n\n"])
+        .encode("latin-1")
+    )
     await call.event(delta(call, "", "stop"))
     return await call.end()
 
@@ -293,16 +303,11 @@ MODELS = {"object": "list", "data": [{"id": name, "object": "model"} for name in
 
 async def _models(call):
     folder = call.path.split("/")[1]
-    if folder == "html":
-        return await page(call)
+    behaviours = {"html": page, "locked": unauthorized, "broken": broken, "silent": silent}
+    if folder in behaviours:
+        return await behaviours[folder](call)
     if folder == "invalid":
         return await call.reply(200, b"{not JSON")
-    if folder == "locked":
-        return await unauthorized(call)
-    if folder == "broken":
-        return await broken(call)
-    if folder == "silent":
-        return await silent(call)
     if folder == "v1":
         return await call.reply(200, MODELS)
     return await call.reply(404, {"detail": "Not Found"})

@@ -137,6 +137,7 @@ class OpenAI:
             async with asyncio.timeout(None) as patience:
                 async for piece in response.content.iter_any():
                     size += len(piece)
+                    self._check_size(size)
                     for data in events.feed(piece):
                         altered = altered or not _is_utf8(data)
                         for chunk in _event(answer, data):
@@ -144,7 +145,6 @@ class OpenAI:
                     if answer.done and patience.when() is None:
                         # The connection is used again only when it is read to its end.
                         patience.reschedule(loop.time() + _AFTER_DONE_S)
-                    self._check_size(size)
                 for data in events.finish():
                     altered = altered or not _is_utf8(data)
                     for chunk in _event(answer, data):
