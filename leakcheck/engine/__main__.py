@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EXIT_USAGE = 2
+PORT_MAX = 65535
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,11 +107,13 @@ def key_from_environment(name: str | None) -> str | None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; EngineError when the port is taken."""
+    """A listening socket; EngineError when the port cannot be had."""
+    if not 0 <= port <= PORT_MAX:
+        raise EngineError(f"--port is a number from 0 to {PORT_MAX}, not {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise EngineError(f"cannot listen on {host} port {port}: {error}") from error
 
 

@@ -25,11 +25,18 @@ TOLERANCE_HALF = 0.5
 
 def refuse_differences(model: Any, tokenizer: Any, shapes: list[tuple[Shape, Shape]]) -> None:
     """EngineError when log-probabilities on blocks are not those of a plain forward pass."""
-    worst = largest_difference(model, tokenizer, shapes)
+    kind = model.config.model_type
+    try:
+        worst = largest_difference(model, tokenizer, shapes)
+    except Exception as error:
+        # It is the model's own code that met arguments it was not made for: any error is possible.
+        raise EngineError(
+            f"this {kind} model cannot run on blocks: {type(error).__name__}: {error}"
+        ) from error
     limit = TOLERANCE.get(model.dtype, TOLERANCE_HALF)
     if not worst <= limit:  # a NaN is a difference too
         raise EngineError(
-            f"this {model.config.model_type} model computes something else on blocks than by itself"
+            f"this {kind} model computes something else on blocks than by itself"
             f" (log-probabilities differ by {worst:.2g}); the embedded engine cannot serve it"
         )
 

@@ -208,8 +208,6 @@ def test_a_small_pool_preempts_and_evicts_and_still_answers_right(make_engine, l
 def test_half_precision_runs_too(llama, tokenizer):
     model = llama.__class__(llama.config).to(torch.bfloat16).eval()
     engine = Engine(model, tokenizer, layer_shapes(model), EngineOptions(num_blocks=20))
-    arrivals = [
-        Arrival(step=0, prompt=(5, 6, 7), max_tokens=4, n=1, salt="", abort_after=None)
-    ]
+    arrivals = [Arrival(step=0, prompt=(5, 6, 7), max_tokens=4, n=1, salt="", abort_after=None)]
     assert len(drive(engine, arrivals)["r0", 0][0]) == 4
     assert engine.store.keys[0].dtype == torch.bfloat16

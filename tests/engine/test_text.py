@@ -76,7 +76,7 @@ def test_the_text_of_a_token_keeps_its_space_and_partial_bytes_have_a_name(token
     assert texts.text(half) != texts.text(other)
 
 
-def test_logprobs_stop_where_the_text_stops(make_engine, tokenizer):
+def test_logprobs_stop_where_the_text_stops(make_engine):
     engine = make_engine()
 
     def run(**given_params):
