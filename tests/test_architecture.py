@@ -14,7 +14,7 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 LAYERS = [
     {"records", "errors", "redact"},
     {"passphrase", "match", "match_fast", "folding", "evidence", "runfolder", "plugin", "wording"},
-    {"scan", "overlap", "history"},
+    {"scan", "overlap", "tables", "history"},
     {"backends", "traffic", "checks", "exposure", "curves", "confirm"},
     {"scenario", "lane", "worker", "runner", "analyzer", "report", "survey", "embedded"},
     {"experiment", "progress"},
