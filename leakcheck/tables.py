@@ -1,0 +1,261 @@
+"""The tables of a run, each made when it is first asked for: see `history` for their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from leakcheck import overlap, scan
+from leakcheck.errors import RunFolderError
+from leakcheck.records import Observation, Plan, Provenance, Relation, RunEvent
+from leakcheck.runfolder import Invocation
+
+REQUEST_COLUMNS = (
+    "id scenario window phase start_offset_s arm tenant role ask worker lane cell partner "
+    "shared_tokens twin replays"
+).split()
+NO_ANSWER = "nothing came back: the worker that had sent it did not live to see the answer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How two requests lay in time.
+
+    `seconds` is how long they ran together (`concurrent`), or how long the source had ended before
+    the recipient began (`sequential`). `unknown`: one was not sent, or the source only afterwards.
+    """
+
+    relation: Relation
+    seconds: float | None
+
+
+class Run:
+    """Everything of one run, shared by the histories of its scenarios."""
+
+    def __init__(
+        self,
+        *,
+        plans: tuple[Plan, ...],
+        invocations: tuple[Invocation, ...],
+        observations: tuple[Observation, ...],
+        provenance: Provenance,
+        events: tuple[RunEvent, ...],
+        torn: tuple[str, ...],
+    ) -> None:
+        """Raises RunFolderError when plan and shards do not fit together."""
+        self.plans, self.provenance, self.events, self.torn = plans, provenance, events, torn
+        self.all_requests = [r for plan in plans for r in plan.requests]
+        self.position = {r.id: n for n, r in enumerate(self.all_requests)}
+        if len(self.position) != len(self.all_requests):
+            raise RunFolderError("the plan has two requests with one id; every id must be unique")
+        self.seen: list[Observation] = list(observations)
+        came_back = {(o.request_id, o.attempt) for o in observations}
+        lost = [i for i in invocations if (i.request_id, i.attempt) not in came_back]
+        times = [o.end_ns for o in observations] + [i.at_ns for i in invocations]
+        end_ns = max(times, default=0)
+        self.seen += [
+            Observation(
+                request_id=i.request_id,
+                worker=i.worker,
+                lane=i.lane,
+                outcome="unknown",
+                start_ns=i.at_ns,
+                end_ns=end_ns,
+                attempt=i.attempt,
+                error=NO_ANSWER,
+            )
+            for i in lost
+        ]
+        self.came_back = np.arange(len(self.seen)) < len(observations)
+        for observation in self.seen:
+            if observation.request_id not in self.position:
+                raise RunFolderError(
+                    f"{observation.request_id} was sent and is in no plan of this run folder"
+                )
+        self.sent = np.array([self.position[o.request_id] for o in self.seen], np.int64)
+
+    @cached_property
+    def deciding(self) -> dict[str, int]:
+        """Request id to the row of its whole answer, or of its last attempt."""
+        rows: dict[str, int] = {}
+        for row, o in enumerate(self.seen):
+            best = rows.get(o.request_id)
+            rank = (o.outcome == "ok", o.attempt)
+            if best is None or rank > (self.seen[best].outcome == "ok", self.seen[best].attempt):
+                rows[o.request_id] = row
+        return rows
+
+    @cached_property
+    def texts(self) -> list[dict[str, str]]:
+        """Field to joined text, for every attempt."""
+        return [scan.fields(o) for o in self.seen]
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """See `history`."""
+        all_requests = self.all_requests
+        columns = {c: [getattr(r, c) for r in all_requests] for c in REQUEST_COLUMNS}
+        table = pd.DataFrame(columns)
+        table["shared_tokens"] = pd.array(columns["shared_tokens"], "Int64")
+        table["has_passphrase"] = [r.passphrase is not None for r in all_requests]
+        table["has_ticket"] = [r.ticket is not None for r in all_requests]
+        rank = np.zeros(len(all_requests), np.int64)
+        order = {"failed": 1, "unknown": 2, "ok": 3}
+        np.maximum.at(rank, self.sent, [order[o.outcome] for o in self.seen])
+        table["outcome"] = np.array(["unsent", "failed", "unknown", "ok"], object)[rank]
+        return table
+
+    @cached_property
+    def observations(self) -> pd.DataFrame:
+        """See `history`."""
+        seen = self.seen
+        names = "request_id attempt outcome worker lane start_ns end_ns finish_reason error".split()
+        table = pd.DataFrame({c: [getattr(o, c) for o in seen] for c in names})
+        table["scenario"] = [self.all_requests[p].scenario for p in self.sent]
+        table["content"] = [text.get("content", "") for text in self.texts]
+        table["observed"] = self.came_back
+        for column in ("first_chunk_ns", "status"):
+            table[column] = pd.array([getattr(o, column) for o in seen], "Int64")
+        for column in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            values = [None if o.usage is None else getattr(o.usage, column) for o in seen]
+            table[column] = pd.array(values, "Int64")
+        return table
+
+    @cached_property
+    def overlaps(self) -> pd.DataFrame:
+        """See `history`."""
+        starts = np.array([o.start_ns for o in self.seen], np.int64)
+        ends = np.array([o.end_ns for o in self.seen], np.int64)
+        ran = self.came_back & np.array([o.outcome != "failed" for o in self.seen], bool)
+        company = overlap.company(starts, ends, ran)
+        table = pd.DataFrame(
+            {"position": self.sent, "peak": company.peak, "with_any": company.with_any}
+        )
+        table = table.groupby("position", as_index=False).max()
+        table["request_id"] = [self.all_requests[p].id for p in table["position"]]
+        table["scenario"] = [self.all_requests[p].scenario for p in table["position"]]
+        return table.drop(columns="position")
+
+    @cached_property
+    def windows(self) -> pd.DataFrame:
+        """See `history`."""
+        answered = [row for row in self.deciding.values() if self.seen[row].outcome == "ok"]
+        spans = pd.DataFrame(
+            {
+                "id": [self.seen[row].request_id for row in answered],
+                "start_ns": [self.seen[row].start_ns for row in answered],
+                "end_ns": [self.seen[row].end_ns for row in answered],
+            }
+        )
+        table = self.requests.merge(spans, on="id", how="left").merge(
+            self.overlaps[["request_id", "peak"]], left_on="id", right_on="request_id", how="left"
+        )
+        table = table.sort_values("start_ns", kind="stable")
+        group = table.groupby(["scenario", "window"], sort=False)
+        before = group["end_ns"].cummax().groupby([table["scenario"], table["window"]]).shift()
+        table["together"] = table["start_ns"] < before
+        table["replay"] = table["replays"].notna()
+        result = table.groupby(["scenario", "window"], as_index=False).agg(
+            arm=("arm", "first"),
+            replay=("replay", "any"),
+            requests=("id", "size"),
+            answered=("start_ns", "count"),
+            peak=("peak", "max"),
+            overlapping=("together", "any"),
+        )
+        result["peak"] = result["peak"].fillna(0).astype(int)
+        result["trial"] = result["overlapping"] & ~result["replay"] & (result["arm"] == "planted")
+        return result
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Number of the payload of each request: twins and replays carry the same."""
+        return scan.payload_groups(self.all_requests, self.position)
+
+    @cached_property
+    def _members(self) -> dict[int, list[int]]:
+        members: dict[int, list[int]] = {}
+        for position, group in enumerate(self.groups.tolist()):
+            members.setdefault(group, []).append(position)
+        return members
+
+    def members(self, position: int) -> Sequence[int]:
+        """Positions of the requests with this payload, in the order of the plan."""
+        return self._members[int(self.groups[position])]
+
+    @cached_property
+    def _planted(self) -> tuple[pd.DataFrame, scan.Scanned]:
+        return scan.search(
+            self.all_requests,
+            self.groups,
+            texts=self.texts,
+            sent=self.sent,
+            nearest=self.nearest,
+        )
+
+    @cached_property
+    def _phantoms(self) -> tuple[pd.DataFrame, int]:
+        return scan.search_phantoms(self.plans, self.all_requests, texts=self.texts, sent=self.sent)
+
+    @property
+    def planted(self) -> pd.DataFrame:
+        """See History.planted."""
+        return self._planted[0]
+
+    @cached_property
+    def matches(self) -> pd.DataFrame:
+        """See `history`."""
+        ghosts = self._phantoms[0]
+        return pd.concat([self.planted, ghosts], ignore_index=True) if len(ghosts) else self.planted
+
+    @property
+    def scanned(self) -> scan.Scanned:
+        """How much was searched for how much."""
+        return self._planted[1]
+
+    @property
+    def phantoms(self) -> int:
+        """How many phantoms were looked for."""
+        return self._phantoms[1]
+
+    def nearest(self, source: int, recipient: int) -> int:
+        """Of the requests that carry the payload of `source`, the likeliest to have leaked.
+
+        One that ran at the same time as the recipient, else the one that had ended last before it,
+        else the first.
+        """
+        order = {"concurrent": 0, "sequential": 1, "unknown": 2}
+
+        def distance(position: int) -> tuple[int, float, int]:
+            timing = self.timing(self.all_requests[position].id, self.all_requests[recipient].id)
+            seconds = timing.seconds or 0.0
+            close = -seconds if timing.relation == "concurrent" else seconds
+            return order[timing.relation], close, position
+
+        return min(self.members(source), key=distance)
+
+    @cached_property
+    def _intervals(self) -> dict[str, list[tuple[int, int]]]:
+        found: dict[str, list[tuple[int, int]]] = {}
+        for o in self.seen:
+            found.setdefault(o.request_id, []).append((o.start_ns, max(o.end_ns, o.start_ns + 1)))
+        return found
+
+    def timing(self, source: str, recipient: str) -> Timing:
+        """See History.timing."""
+        pairs = [
+            (min(s[1], r[1]) - max(s[0], r[0]), r[0] - s[1])
+            for s in self._intervals.get(source, ())
+            for r in self._intervals.get(recipient, ())
+        ]
+        together_ns = max((both for both, _ in pairs), default=0)
+        if together_ns > 0:
+            return Timing(relation="concurrent", seconds=together_ns / 1e9)
+        gaps_ns = [gap for _, gap in pairs if gap >= 0]
+        if gaps_ns:
+            return Timing(relation="sequential", seconds=min(gaps_ns) / 1e9)
+        return Timing(relation="unknown", seconds=None)
