@@ -238,7 +238,7 @@ class _Session:
         total = len(requests)
         self.watch(name, 0, total)
         played = self.runner.play(
-            requests, on_progress=lambda now: self.watch(name, now.requests_done, total)
+            requests, on_progress=lambda done: self.watch(name, done, total)
         )
         engine = self.opened.engine
         if played.target_lost and engine is not None and (last := engine.last_words()):

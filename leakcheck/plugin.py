@@ -31,16 +31,26 @@ def load(kind: str, name: str, function: str) -> Callable[..., Any]:
 
     Raises UsageError that names the nearest valid plug-in.
     """
-    path = name if "." in name else f"leakcheck.{kind}.{name}"
-    try:
-        found = getattr(importlib.import_module(path), function)
-    except (ImportError, AttributeError) as error:
+    found = find(kind, name, function)
+    if found is None:
         known = names(kind)
         raise UsageError(
             f"no {kind} plug-in {name!r} with a function `{function}`"
             f"{nearest(name, known)} (known: {', '.join(known)})"
-        ) from error
-    return typing.cast("Callable[..., Any]", found)
+        )
+    return found
+
+
+def find(kind: str, name: str, function: str) -> Callable[..., Any] | None:
+    """As `load`; None where there is no such plug-in or it has no such function."""
+    path = name if "." in name else f"leakcheck.{kind}.{name}"
+    try:
+        found = getattr(importlib.import_module(path), function, None)
+    except ModuleNotFoundError as error:
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            return None
+        raise UsageError(f"the {kind} plug-in {name!r} cannot be imported: {error}") from error
+    return typing.cast("Callable[..., Any] | None", found)
 
 
 def summary(kind: str, name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from leakcheck import backends, wording
+from leakcheck import backends, plugin, wording
 from leakcheck.backends import Backend, Broken, Refused
 from leakcheck.errors import TargetError
 from leakcheck.records import Message, Request, Sampling, Target, TargetFacts, Usage
@@ -31,6 +31,16 @@ class _Reply:
     usage: Usage | None
     logprobs: bool
     error: str | None
+
+
+def preflight(target: Target) -> tuple[str, ...]:
+    """The models the target offers, where its backend can tell (a function `probe`).
+
+    Raises TargetError for a dead target, UsageError for a wrong key, model or address, each one
+    sentence that says what would be right.
+    """
+    probe = plugin.find("backends", target.backend, "probe")
+    return () if probe is None else tuple(probe(target))
 
 
 def survey(
