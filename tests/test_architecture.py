@@ -13,7 +13,17 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 # each layer may import itself and what stands before it
 LAYERS = [
     {"records", "errors", "redact"},
-    {"passphrase", "match", "match_fast", "folding", "evidence", "runfolder", "plugin", "wording"},
+    {
+        "passphrase",
+        "match",
+        "match_fast",
+        "match_kernels",
+        "folding",
+        "evidence",
+        "runfolder",
+        "plugin",
+        "wording",
+    },
     {"scan", "overlap", "tables", "history"},
     {"backends", "traffic", "checks", "exposure", "curves", "confirm"},
     {"scenario", "lane", "worker", "runner", "analyzer", "report", "survey", "embedded"},
