@@ -1,5 +1,6 @@
 import itertools
 import os
+import resource
 import signal
 import time
 
@@ -232,3 +233,20 @@ def test_workers_are_gone_after_the_run(hostile, tmp_path):
         pids = runner.pids
         runner.play([request("a")])
     assert not any(map(alive, pids))
+
+
+def test_a_full_disk_ends_the_run_with_a_sentence(hostile, tmp_path):
+    requests = windows(40)
+    folder = run_folder(tmp_path, *requests)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, limits[1]))  # inherited by the workers
+    try:
+        with Runner(target(hostile, "echo"), folder, 2, 2) as runner:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            with pytest.raises(HarnessError, match=r"worker \d cannot go on: .*File too large"):
+                runner.play(requests)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    shards = runfolder.read_shards(folder)
+    assert shards.torn  # the record that did not fit
+    assert shards.observations
