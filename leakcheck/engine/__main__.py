@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -75,6 +76,7 @@ def serve(given: argparse.Namespace) -> None:
         threading.Thread(target=stop.after_stdin, daemon=True).start()
     with listen(given.host, given.port) as listener:
         api = build(given, options, api_key)
+        gc.freeze()  # what was loaded stays: searching it for garbage would stall every client
         asyncio.run(run(api, listener, stop, ready_fields(api, given, listener)))
 
 
@@ -135,7 +137,7 @@ def build(given: argparse.Namespace, options: EngineOptions, api_key: str | None
     if given.fault:
         fault = faults.find(given.fault)
         rate = given.fault_rate if given.fault_rate is not None else fault.rate
-        seams = faults.Seams(engine=engine, delivery=api.delivery)
+        seams = faults.Seams(engine=engine, delivery=api.delivery, api=api)
         fault.install(seams, 1.0 if rate is None else rate, Random(f"fault {given.seed}"))
     return api
 

@@ -145,7 +145,7 @@ class Engine:
         output = self.model(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
-            attention_mask=batch.mask,
+            attention_mask=self.model_mask(batch.mask),
             use_cache=True,
             **{self._cache_name: self.cache},
             **self._keep_last,
@@ -153,6 +153,14 @@ class Engine:
         last = [index for index, row in enumerate(batch.rows) if row.last]
         logits: torch.Tensor = output.logits[last, -1]
         return logits.float()
+
+    def model_mask(self, visible: torch.Tensor) -> torch.Tensor:
+        """The mask in the form the model's attention takes: eager attention adds it."""
+        if self.model.config._attn_implementation != "eager":  # noqa: SLF001 # its only name
+            return visible
+        lowest = torch.finfo(self.model.dtype).min
+        hidden = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
+        return hidden.masked_fill_(~visible, lowest)
 
     def split(
         self, sampled: list[Sequence], logits: torch.Tensor

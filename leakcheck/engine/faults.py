@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leakcheck.engine.engine import Engine
     from leakcheck.engine.prefix import Entry
     from leakcheck.engine.rows import Row
+    from leakcheck.engine.server import Api
     from leakcheck.engine.values import Update
 
 Layer = Literal["prefix cache", "attention", "output"]
@@ -26,10 +27,11 @@ Layer = Literal["prefix cache", "attention", "output"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a fault may patch."""
+    """What a fault may patch; without a server there is no `api`."""
 
     engine: Engine
     delivery: Delivery
+    api: Api | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

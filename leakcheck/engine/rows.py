@@ -80,7 +80,7 @@ class Batcher:
         return Batch(
             rows=tuple(rows),
             input_ids=self._tensor(self.input_ids(rows, width)),
-            position_ids=self._tensor(np.maximum(positions, 0)),
+            position_ids=self._tensor(self.position_ids(rows, positions)),
             slots=self._tensor(self.slots(rows, positions).reshape(-1)),
             table=self._tensor(table),
             mask=self._tensor(self.mask(rows, positions, table.shape[1] * self.block_size)),
@@ -114,6 +114,11 @@ class Batcher:
         firsts = np.array([row.start for row in rows], dtype=np.int64)
         positions = starts[:, None] + np.arange(width)
         return np.where(positions >= firsts[:, None], positions, -1)
+
+    def position_ids(self, rows: list[Row], positions: Ints) -> Ints:
+        """[rows, width]: what the model is told about each token's position."""
+        del rows  # a token's position is the same for the model and for the blocks
+        return np.maximum(positions, 0)
 
     def input_ids(self, rows: list[Row], width: int) -> Ints:
         """[rows, width] token ids; 0 is padding."""

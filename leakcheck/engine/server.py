@@ -24,6 +24,7 @@ from leakcheck.engine.protocol import ChatBody, CompletionBody, decode, error_bo
 from leakcheck.engine.text import TokenTexts
 from leakcheck.engine.values import GenerateRequest, RequestError, SamplingParams
 
+Endpoint = Callable[[Request], Awaitable[Response | Stream]]
 BODY_BYTES_MAX = 8_000_000
 
 
@@ -109,9 +110,7 @@ class Api:
 
     # --- from a body to engine requests ----------------------------------------------------------
 
-    def guarded(
-        self, endpoint: Callable[[Request], Awaitable[Response | Stream]]
-    ) -> Callable[[Request], Awaitable[Response | Stream]]:
+    def guarded(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint behind the API key, when there is one."""
 
         async def checked(request: Request) -> Response | Stream:
@@ -122,9 +121,13 @@ class Api:
                     code="invalid_api_key",
                     status=401,
                 )
-            return await endpoint(request)
+            return await self.respond(endpoint, request)
 
         return checked
+
+    async def respond(self, endpoint: Endpoint, request: Request) -> Response | Stream:
+        """Answer a request that may be answered."""
+        return await endpoint(request)
 
     def check_model(self, name: str) -> None:
         """404 for any model but the one there is."""

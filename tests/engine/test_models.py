@@ -57,6 +57,14 @@ def test_full_attention_models_run_unmodified(config, tokenizer):
     assert largest_difference(model, tokenizer, models.layer_shapes(model)) < 1e-4
 
 
+def test_eager_attention_gets_a_mask_to_add(tokenizer):
+    torch.manual_seed(0)
+    config = Qwen2Config(**TINY, attn_implementation="eager")
+    model = AutoModelForCausalLM.from_config(config).eval()
+    assert model.config._attn_implementation == "eager"
+    assert largest_difference(model, tokenizer, models.layer_shapes(model)) < 1e-4
+
+
 def test_mistral_without_its_window_runs(tokenizer):
     model = tiny(MistralConfig, sliding_window=None)
     refuse_differences(model, tokenizer, models.layer_shapes(model))
