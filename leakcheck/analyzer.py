@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from leakcheck import confirm, curves, evidence, exposure, plugin
 from leakcheck.history import History
-from leakcheck.passphrase import false_match_bound
+from leakcheck.passphrase import FALSE_MATCH_LIMIT, false_match_bound
 from leakcheck.records import (
     EXIT_CODES,
     EXIT_INTERRUPTED,
@@ -28,7 +28,6 @@ from leakcheck.records import (
 confirmations = confirm.confirmations
 
 PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
-FALSE_MATCH_LIMIT = 1e-9
 NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
 KEPT_FINDINGS = 200

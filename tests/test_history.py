@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from shorthand import STEP_NS, history, passphrase, provenance, ticket
 
 from leakcheck import history as histories
-from leakcheck import overlap, runfolder
+from leakcheck import overlap, runfolder, scan
 from leakcheck.errors import RunFolderError
+from leakcheck.passphrase import phantoms
 from leakcheck.records import Chunk, Observation, RunEvent, TokenLogprob
 
 
@@ -206,9 +207,10 @@ def test_two_payloads_with_one_phrase_are_refused():
         _ = history("a> b> a=a b=b", changes=one).matches
 
 
-def test_a_phantom_is_looked_for_in_its_own_window_only():
-    from leakcheck.passphrase import phantoms  # noqa: PLC0415
-
+@pytest.mark.parametrize(("many", "at_once"), [(1_000_000, 20), (1, 20), (1, 1000)])
+def test_a_phantom_is_looked_for_in_its_own_window_only(monkeypatch, many, at_once):
+    monkeypatch.setattr(scan, "MANY_PHRASES", many)
+    monkeypatch.setattr(scan, "PHRASES_AT_ONCE", at_once)
     h = history("a> a=a | b> b=b")
     plan = h.plans[0]
     drawn = phantoms(plan.seed, "tiny", 1, plan.words, plan.scenario.load.passphrase_words, 20)
