@@ -358,9 +358,9 @@ def _phrase_counts(plan: Plan) -> Counter[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Whose a phrase is: a payload (the request that stands for it), or a phantom's own name."""
+    """Whose a phrase is: a payload's (the request that stands for it), or nobody's: a phantom."""
 
-    owner: str
+    owner: str | None
     sent: bool
     label: str
 
@@ -416,9 +416,12 @@ def _first_of_payload(name: str, requests: Mapping[str, Request]) -> str:
 def _phrases_by_text(plans: Sequence[Plan], owners: Mapping[str, str]) -> dict[str, _Source]:
     """Every phrase of a run, once. Raises UsageError when two owners drew the same."""
     found: dict[str, _Source] = {}
+    size = 0
     for text, source in _drawn(plans, owners):
         known = found.setdefault(text, source)
-        if (known.owner, known.sent) != (source.owner, source.sent):
+        if len(found) > size:
+            size = len(found)
+        elif source.owner is None or (known.owner, known.sent) != (source.owner, source.sent):
             raise UsageError(
                 f"{source.label} is the same as {known.label}, {text!r}: a match would not tell "
                 "them apart; use another seed, or more words (load.passphrase_words)"
@@ -435,5 +438,5 @@ def _drawn(plans: Sequence[Plan], owners: Mapping[str, str]) -> Iterator[tuple[s
                 yield phrase.text, _Source(owner=owners[request.id], sent=sent, label=label)
         for window in sorted({request.window for request in plan.requests}):
             label = f"a phantom of window {window} of {plan.scenario.name}"
-            for number, text in enumerate(phantoms_of(plan, window)):
-                yield text, _Source(owner=f"{label}: {number}", sent=False, label=label)
+            phantom = _Source(owner=None, sent=False, label=label)
+            yield from zip(phantoms_of(plan, window), itertools.repeat(phantom))
