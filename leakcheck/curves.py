@@ -25,8 +25,7 @@ def draw(history: History, leaking: Collection[str]) -> tuple[Curve, ...]:
     shared = recipients[recipients["shared_tokens"].notna()].sort_values("shared_tokens")
     curves.append(_by("Leak rate by shared prefix", "shared tokens", shared, "shared_tokens"))
     cells = recipients[recipients["cell"] != ""]
-    cells = cells.sort_values(["shared_tokens", "cell"], kind="stable")
-    curves.append(_by("Leak rate by cell", "cell", cells, "cell"))
+    curves += _by_cell(cells.sort_values(["shared_tokens", "cell"], kind="stable"))
     return tuple(curve for curve in curves if curve.points)
 
 
@@ -49,6 +48,23 @@ def _by(title: str, axis: str, rows: pd.DataFrame, column: str) -> Curve:
         (str(level), _rate(group.groupby("window")["leaks"].any())) for level, group in levels
     )
     return Curve(title=title, axis=axis, points=points)
+
+
+def _by_cell(cells: pd.DataFrame) -> list[Curve]:
+    """A curve for each word in the names of cells: a shape that crosses conditions names a cell
+    after all of them (`2*16-1 equal running`), and has too few windows in any one cell.
+    """
+    words = cells["cell"].str.split(" ", expand=True)
+    if words.shape[1] == 1 or words.isna().any(axis=None):
+        return [_by("Leak rate by cell", "cell", cells, "cell")]
+    curves = []
+    for n, column in enumerate(words.columns, start=1):
+        table = cells.assign(word=words[column])
+        mean = table.groupby("word")["shared_tokens"].mean().astype(float)
+        table = table.assign(mean=table["word"].map(mean)).sort_values("mean", kind="stable")
+        title = f"Leak rate by cell ({n} of {len(words.columns)})"
+        curves.append(_by(title, "cell", table, "word"))
+    return curves
 
 
 def _rate(leaks: pd.Series[bool]) -> Rate:

@@ -271,16 +271,26 @@ def test_cells_and_shared_prefixes_have_curves_where_they_are_planned():
         "f": {"partner": "e", "shared_tokens": 4, "cell": "1*16 first cold"},
     } | {name: {"role": "source"} for name in "ace"}
     line = f"{LEAK} | c> d> c=cC d=dD | e> f> e=eE f=fF"
-    curves = {c.axis: c.points for c in verdict(history(line, changes=changes)).curves}
-    assert [(p, r.events, r.trials) for p, r in curves["shared tokens"]] == [
-        ("4", 0, 1),
-        ("16", 1, 2),
-    ]
-    assert [p for p, _ in curves["cell"]] == [
-        "1*16 first cold",
-        "1*16 equal cold",
-        "1*16 equal long",
-    ]
+    curves = {c.title: c.points for c in verdict(history(line, changes=changes)).curves[1:]}
+    points = {
+        title: [(level, rate.events, rate.trials) for level, rate in levels]
+        for title, levels in curves.items()
+    }
+    assert points == {
+        "Leak rate by shared prefix": [("4", 0, 1), ("16", 1, 2)],
+        "Leak rate by cell (1 of 3)": [("1*16", 1, 3)],
+        "Leak rate by cell (2 of 3)": [("first", 0, 1), ("equal", 1, 2)],
+        "Leak rate by cell (3 of 3)": [("cold", 1, 2), ("long", 0, 1)],
+    }
+
+
+def test_a_cell_of_one_word_has_one_curve():
+    changes = {"a": {"cell": "neutral"}, "b": {"cell": "planted"}}
+    curve = verdict(history(LEAK, changes=changes)).curves[1]
+    assert (curve.title, [level for level, _ in curve.points]) == (
+        "Leak rate by cell",
+        ["neutral", "planted"],
+    )
 
 
 def test_all_checks_bring_their_tables():
