@@ -14,7 +14,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -108,17 +108,18 @@ def rare_token_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[str, .
 
     What is rare, `words` knows: the shipped list was chosen by frequency in natural text. Where
     fewer than `ENOUGH_WORDS` of them qualify, words of the vocabulary fill up to 2048: of all its
-    whole words of 5 to 12 letters a to z in order of id, those between the middle and the last
-    twentieth, evenly spread. Being merged early is good evidence that a word is common, hence not
-    the first half; being merged last is what unfit tokens have in common, hence not the end. Words
-    that begin with another whole word (inflections, compounds) are left out.
+    words of 5 or more letters a to z in order of id, those between the middle and the last
+    twentieth, evenly spread, 12 letters at most. Being merged early is good evidence that a word is
+    common, hence not the first half; being merged last is what unfit tokens have in common, hence
+    not the end. A word that begins another one, or with another one, is left out: it is a
+    fragment, or common enough to have inflections and compounds.
 
     Whether the model can echo them, and does not say them unasked, has to be measured on the model.
     """
     check = _TokenCheck(tokenizer)
     kept = [word for word in words if len(word) >= _SHORTEST_WORD and check.is_whole_token(word)]
     if len(kept) < ENOUGH_WORDS:
-        middle = _middle_of_vocabulary(tokenizer, check.unfit, check)
+        middle = _middle_of_vocabulary(tokenizer, check)
         middle = [word for word in middle if not _clashes(word, kept)]
         room = min(len(middle), _WANTED_WORDS - len(kept))
         kept += [middle[i * len(middle) // room] for i in range(room)]
@@ -150,27 +151,30 @@ class _TokenCheck:
         return True
 
 
-def _middle_of_vocabulary(
-    tokenizer: Tokenizer, unfit: Collection[int], check: _TokenCheck
-) -> list[str]:
+def _middle_of_vocabulary(tokenizer: Tokenizer, check: _TokenCheck) -> list[str]:
     vocabulary = tokenizer.get_vocab()
     marked = any(token.startswith(_WORD_START) for token in vocabulary)
     by_id: list[str] = []
     for token, number in sorted(vocabulary.items(), key=lambda item: item[1]):
         word = token[1:] if token.startswith(_WORD_START) else token
-        if (marked and word == token) or number in unfit:
+        if (marked and word == token) or number in check.unfit:
             continue
-        if _SHORTEST_WORD <= len(word) <= _LONGEST_WORD and word.isascii() and word.islower():
+        if len(word) >= _SHORTEST_WORD and word.isascii() and word.isalpha() and word.islower():
             by_id.append(word)
-    by_id = [word for word in by_id if word.isalpha()]
+    alone = set(by_id)
+    for short, long in itertools.pairwise(sorted(by_id)):
+        if long.startswith(short):
+            alone.discard(short)
     whole = set(by_id)
     middle = by_id[len(by_id) // 2 : len(by_id) - len(by_id) // 20]
-    roots = (
+    return [
         word
         for word in middle
-        if not any(word[:size] in whole for size in range(_SHORTEST_WORD, len(word)))
-    )
-    return [word for word in roots if check.is_whole_token(word)]
+        if word in alone
+        and len(word) <= _LONGEST_WORD
+        and not any(word[:size] in whole for size in range(_SHORTEST_WORD, len(word)))
+        and check.is_whole_token(word)
+    ]
 
 
 def _clashes(word: str, others: Iterable[str]) -> bool:

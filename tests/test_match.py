@@ -193,3 +193,11 @@ def test_an_unwritable_cache_folder_does_not_stop_the_fast_path():
     )
     environment = os.environ | {"PYTHONPATH": str(Path(leakcheck.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
+
+
+def test_the_benchmark_finds_the_reference_hits_on_a_small_corpus():
+    root = Path(leakcheck.__file__).parents[1]
+    command = [sys.executable, "-m", "benchmarks.bench_match", "--quick"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "naive double loop" in done.stdout

@@ -159,7 +159,7 @@ def pseudo_words(seed, count):
     made = set()
     while len(made) < count:
         made.add("".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)))
-    return sorted(made, key=lambda _: rng.random())
+    return rng.sample(sorted(made), count)
 
 
 def trained(common, added=()):
