@@ -56,7 +56,9 @@ def analyze(history: History) -> Report:
     """The judgement on a run. The worst verdict is that of the run; leak beats corruption beats
     error beats inconclusive beats clean.
     """
-    verdicts = tuple(judge(history.scenario(p.scenario.name), p) for p in history.plans)
+    verdicts = tuple(
+        judge(history.scenario(p.scenario.name), p) for p in history.plans if p.scenario.checks
+    )
     worst: Status = "inconclusive"
     status = min((v.status for v in verdicts), key=PRECEDENCE.index, default=worst)
     interrupted = _open_end(history.events) == "interrupted"

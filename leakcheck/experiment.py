@@ -8,15 +8,15 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import leakcheck
-from leakcheck import analyzer, embedded, history, report, runfolder, scenario
+from leakcheck import analyzer, embedded, history, report, runfolder, scenario, survey
 from leakcheck.confirm import confirmations
-from leakcheck.errors import UsageError
+from leakcheck.errors import HarnessError, UsageError
 from leakcheck.passphrase import assert_separate, load_words, rare_token_words, require_entropy
 from leakcheck.records import (
     SCHEMA,
@@ -31,7 +31,6 @@ from leakcheck.records import (
     TargetFacts,
 )
 from leakcheck.runner import Runner
-from leakcheck.survey import preflight, survey, template_tokens
 
 _PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
 
@@ -65,47 +64,54 @@ class _Open:
 def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     """Run the experiment; return the report and the folder it was written to.
 
-    Raises UsageError or TargetError before any passphrase is sent; what breaks later is a matter
-    of the report.
+    Raises UsageError or TargetError when the target or what was asked for cannot be used; what
+    breaks after the survey is a matter of the report.
     """
     scenarios = tuple(scenario.read(path, options.overrides) for path in options.scenarios)
     _require_different_names(scenarios)
     with _opened(options.target, options.engine) as opened:
-        watch("survey", 0, 1)
-        models = preflight(opened.target)
+        watch(survey.NAME, 0, 1)
+        models = survey.preflight(opened.target)
         ready = None if opened.engine is None else opened.engine.ready
         tokenizer = _tokenizer(options.tokenizer or (ready or {}).get("tokenizer"))
-        facts = survey(
-            opened.target,
-            seed=options.seed,
-            models=models,
-            template_tokens=None if tokenizer is None else template_tokens(tokenizer),
-        )
+        tokens = None if tokenizer is None else survey.tokens_of(tokenizer)
         words, style = _words(options.words, tokenizer)
-        watch("plan", 0, 1)
-        plans = _plans(scenarios, options.seed, facts, words, style)
+        first = survey.plan(seed=options.seed, words=words, style=style, ids=itertools.count())
+        _plans(scenarios, first, TargetFacts())  # what cannot be is refused before anything is sent
         name = scenarios[0].name if len(scenarios) == 1 else "all"
         folder = runfolder.create(options.out, name, options.seed)
-        origin = _provenance(options, opened.target, facts, scenarios, ready)
+        origin = _provenance(options, opened.target, scenarios, ready)
         runfolder.write_provenance(folder, origin)
-        runfolder.write_plans(folder, plans)
-        _play(folder, opened, plans, watch)
+        runfolder.write_plans(folder, [first])
+        with _session(folder, opened, scenarios, watch) as session:
+            if session.send(survey.NAME, first.requests):
+                seen = runfolder.read_shards(folder).observations
+                found = survey.facts(first, seen, models=models, tokens=tokens)
+                runfolder.write_provenance(folder, replace(origin, facts=found))
+                watch("plan", 0, 1)
+                plans = _plans(scenarios, first, found)
+                runfolder.write_plans(folder, [first, *plans])
+                session.send_all(plans)
     return judge(folder, watch), folder
 
 
 def resume(folder: Path, watch: Watch) -> Report:
     """Send what a run has not sent yet, into new shards, and judge the whole.
 
-    Raises RunFolderError for a folder that is none, TargetError when the target is gone.
+    Raises UsageError for a folder that is none or a run that stopped before it was planned,
+    TargetError when the target is gone.
     """
     _require_run_folder(folder)
     origin = runfolder.read_provenance(folder)
     plans = runfolder.read_plans(folder)
+    if len(plans) == 1:
+        raise UsageError(f"{folder}: the run was stopped before it was planned; start a new one")
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
     with _opened(origin.target, engine) as opened:
-        preflight(opened.target)
+        survey.preflight(opened.target)
         _note(folder, "resumed")
-        _play(folder, opened, plans, watch)
+        with _session(folder, opened, origin.scenarios, watch) as session:
+            session.send_all(plans)
     return judge(folder, watch)
 
 
@@ -135,12 +141,12 @@ def rehearse(paths: Sequence[Path], overrides: Mapping[str, Any]) -> Iterator[st
     """
     scenarios = tuple(scenario.read(path, overrides) for path in paths)
     _require_different_names(scenarios)
-    for each in scenarios:
-        (plan,) = _plans((each,), 0, TargetFacts(block_tokens=16), load_words(), "phrase")
+    first = survey.plan(seed=0, words=load_words(), style="phrase", ids=itertools.count())
+    for plan in _plans(scenarios, first, TargetFacts(block_tokens=16)):
         bits = min(r.ticket.entropy_bits for r in plan.requests if r.ticket is not None)
         yield (
-            f"{each.path}: valid; {each.load.windows} windows, {len(plan.requests)} requests, "
-            f"passphrases of {bits:.1f} bits"
+            f"{plan.scenario.path}: valid; {plan.scenario.load.windows} windows, "
+            f"{len(plan.requests)} requests, passphrases of {bits:.1f} bits"
         )
 
 
@@ -188,40 +194,35 @@ def _words(path: Path | None, tokenizer: Any) -> tuple[tuple[str, ...], Style]:
     return rare_token_words(tokenizer, words), "rare-token"
 
 
-def _plans(
-    scenarios: Sequence[Scenario],
-    seed: int,
-    facts: TargetFacts,
-    words: tuple[str, ...],
-    style: Style,
-) -> tuple[Plan, ...]:
-    """Plan all scenarios and prove, before anything is sent, that a match will mean a leak."""
-    ids = itertools.count()
+def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tuple[Plan, ...]:
+    """Plan all scenarios after the survey `first`, with its seed and words.
+
+    Proves, before anything of them is sent, that a match will mean a leak.
+    """
+    ids = itertools.count(len(first.requests))
     plans = tuple(
-        scenario.plan(each, seed=seed, facts=facts, words=words, style=style, ids=ids)
+        scenario.plan(
+            each, seed=first.seed, facts=facts, words=first.words, style=first.style, ids=ids
+        )
         for each in scenarios
     )
-    require_entropy(plans)
-    assert_separate(plans)
+    require_entropy((first, *plans))
+    assert_separate((first, *plans))
     return plans
 
 
-def _play(folder: Path, opened: _Open, plans: Sequence[Plan], watch: Watch) -> None:
-    """Send what has not been sent; then, if nothing broke, what confirms a suspicion."""
-    loads = [plan.scenario.load for plan in plans]
+@contextmanager
+def _session(
+    folder: Path, opened: _Open, scenarios: Sequence[Scenario], watch: Watch
+) -> Iterator[_Session]:
+    """The workers of a run; what ends them for good is noted in the run folder, not raised."""
+    loads = [each.load for each in scenarios]
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
-    sent = runfolder.read_shards(folder)
-    with Runner(opened.target, folder, workers, lanes) as runner:
-        session = _Session(folder=folder, opened=opened, runner=runner, watch=watch)
-        for plan in plans:
-            if not session.send(plan.scenario.name, runfolder.remaining(plan.requests, sent)):
-                return
-        suspects = confirmations(history.read(folder))
-        if suspects:
-            runfolder.append_requests(folder, suspects)
-            if not session.send("confirm", suspects):
-                return
-    _note(folder, "finished")
+    try:
+        with Runner(opened.target, folder, workers, lanes) as runner:
+            yield _Session(folder=folder, opened=opened, runner=runner, watch=watch)
+    except HarnessError as error:
+        _note(folder, "harness-error", str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,16 +235,32 @@ class _Session:
     watch: Watch
 
     def send(self, name: str, requests: Sequence[Request]) -> bool:
-        """Play requests; False when the run is over (the runner notes why in the run folder)."""
+        """Play requests; False, with the reason noted in the run folder, when the run is over."""
         total = len(requests)
         self.watch(name, 0, total)
-        played = self.runner.play(
-            requests, on_progress=lambda done: self.watch(name, done, total)
-        )
-        engine = self.opened.engine
-        if played.target_lost and engine is not None and (last := engine.last_words()):
-            _note(self.folder, "engine", last.splitlines()[-1])
+        played = self.runner.play(requests, on_progress=lambda done: self.watch(name, done, total))
+        if played.interrupted:
+            detail = f"during {name}, after {played.requests_done} of {total} requests"
+            _note(self.folder, "interrupted", detail)
+        elif played.target_lost:
+            engine = self.opened.engine
+            last = "" if engine is None else engine.last_words().rpartition("\n")[2]
+            detail = "; ".join(text for text in (played.target_lost, last) if text)
+            _note(self.folder, "target-lost", detail)
         return not (played.interrupted or played.target_lost)
+
+    def send_all(self, plans: Sequence[Plan]) -> None:
+        """Send what has not been sent; then, if nothing broke, what confirms a suspicion."""
+        sent = runfolder.read_shards(self.folder)
+        for plan in plans:
+            todo = runfolder.remaining(plan.requests, sent)
+            if todo and not self.send(plan.scenario.name, todo):
+                return
+        while suspects := confirmations(history.read(self.folder)):
+            runfolder.append_requests(self.folder, suspects)
+            if not self.send("confirm", suspects):
+                return
+        _note(self.folder, "finished")
 
 
 def _note(folder: Path, kind: str, detail: str = "") -> None:
@@ -254,7 +271,6 @@ def _note(folder: Path, kind: str, detail: str = "") -> None:
 def _provenance(
     options: Options,
     target: Target,
-    facts: TargetFacts,
     scenarios: tuple[Scenario, ...],
     engine: dict[str, Any] | None,
 ) -> Provenance:
@@ -268,7 +284,7 @@ def _provenance(
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=options.seed,
         target=target,
-        facts=facts,
+        facts=TargetFacts(),
         scenarios=scenarios,
         engine=engine,
     )

@@ -1,36 +1,62 @@
-"""Find out what must be known of a target before anything is planned, in about twenty requests.
+"""Find out what must be known of a target before the scenarios are planned.
 
-Nothing asked here carries a passphrase. The plan depends on the target through these facts alone,
-and they are kept with the run.
+The survey is traffic like any other: planned, journalled, and every prompt of it that is long
+enough to be cached starts with a passphrase. What leakcheck sends first is what a broken cache
+hands out later; it has to have an owner. The plan of the scenarios depends on the target through
+`TargetFacts` alone, and these are a function of the survey's plan and observations.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from leakcheck import backends, plugin, wording
-from leakcheck.backends import Backend, Broken, Refused
+from leakcheck import plugin, wording
 from leakcheck.errors import TargetError
-from leakcheck.records import Message, Request, Sampling, Target, TargetFacts, Usage
+from leakcheck.passphrase import Minter
+from leakcheck.records import (
+    Gate,
+    Load,
+    Observation,
+    Plan,
+    PlugIn,
+    Request,
+    Sampling,
+    Scenario,
+    Style,
+    Target,
+    TargetFacts,
+    Usage,
+)
+from leakcheck.traffic import Window, user_text
 
-_LENGTHS = (40, 61, 87, 115, 150, 201, 300, 420)
+NAME = "survey"
+
+_LENGTHS = (20, 40, 61, 87, 115, 150, 201, 300, 420)
 """Words of filler whose cached tokens give the block size: it is their greatest common divisor."""
+
+_TINY_WORDS = 2
+_TINY = " ".join(wording.WORDS[:_TINY_WORDS])
+"""Too short to fill a block of any cache: measures the chat template."""
 
 _AFTER_USER_TOKENS = 5  # end of message and start of answer in the common chat templates
 _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no block to overlap
+_NEARLY_ONE = 0.05
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reply:
-    usage: Usage | None
-    logprobs: bool
-    error: str | None
+SCENARIO = Scenario(
+    name=NAME,
+    version=1,
+    summary="What the target is like: block size, template, logprobs. Not judged.",
+    load=Load(windows=len(_LENGTHS) + 1, requests=1, workers=1, lanes=1, phantoms=0),
+    traffic=PlugIn(name=NAME),
+    checks=(),
+    gate=Gate(min_windows=1),
+    digest="",
+    path="",
+)
 
 
 def preflight(target: Target) -> tuple[str, ...]:
@@ -43,111 +69,151 @@ def preflight(target: Target) -> tuple[str, ...]:
     return () if probe is None else tuple(probe(target))
 
 
-def survey(
-    target: Target, *, seed: int, models: Sequence[str] = (), template_tokens: int | None = None
+def plan(*, seed: int, words: Sequence[str], style: Style, ids: Iterator[int]) -> Plan:
+    """The survey's requests: one tiny one with logprobs, then each length twice in a row."""
+    requests: list[Request] = []
+    for index, length in enumerate((0, *_LENGTHS)):
+        rng = random.Random(f"{seed}/{NAME}/{index}")
+        window = Window(
+            scenario=NAME,
+            index=index,
+            arm="planted",
+            load=SCENARIO.load,
+            facts=TargetFacts(),
+            rng=rng,
+            minter=Minter(rng, words, style, SCENARIO.load.passphrase_words),
+            ids=ids,
+        )
+        requests += _tiny(window) if length == 0 else _twice(window, length)
+    return Plan(
+        scenario=SCENARIO,
+        seed=seed,
+        words=tuple(words),
+        style=style,
+        requests=tuple(replace(request, tenant=NAME) for request in requests),
+    )
+
+
+def _tiny(window: Window) -> Iterator[Request]:
+    for phase, top_logprobs in enumerate((None, 2)):
+        yield window.request(
+            0,
+            phase=phase,
+            role="companion",
+            ask="free",
+            text=_TINY,
+            sampling=Sampling(max_tokens=1, top_logprobs=top_logprobs),
+            stream=False,
+        )
+
+
+def _twice(window: Window, words: int) -> Iterator[Request]:
+    owner = window.owner(owns=True)
+    filler = wording.filler(window.rng, words)
+    first = window.request(
+        0,
+        phase=0,
+        role="source",
+        ask="eliciting",
+        text=user_text(
+            **owner, before=filler, between="", ask=wording.ELICITING, passphrase_first=True
+        ),
+        sampling=Sampling(max_tokens=1),
+        stream=False,
+        **owner,
+    )
+    yield first
+    yield replace(first, id=f"r{next(window.ids):05}", phase=1, twin=first.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a tokenizer at hand knows: tokens of the template before the user's text, per word."""
+
+    template: int
+    per_word: float
+
+
+def tokens_of(tokenizer: Any) -> Tokens | None:
+    """Measure a transformers tokenizer; None for one without a chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        return None
+    mark = wording.WORDS[0]
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
+    )
+    before = text[: text.index(mark)]
+    common = " " + " ".join(wording.WORDS)
+
+    def count(piece: str) -> int:
+        return len(tokenizer(piece, add_special_tokens=False)["input_ids"])
+
+    return Tokens(template=count(before.rstrip(" ")), per_word=count(common) / len(wording.WORDS))
+
+
+def facts(
+    plan: Plan,
+    observations: Iterable[Observation],
+    *,
+    models: Sequence[str] = (),
+    tokens: Tokens | None = None,
 ) -> TargetFacts:
-    """Measure the target's facts.
-
-    `template_tokens` is how many tokens its chat template puts in front of the user's text, where
-    a tokenizer is at hand to tell. Raises TargetError when the target does not answer at all.
-    """
-    return asyncio.run(_survey(target, seed, tuple(models), template_tokens))
-
-
-async def _survey(
-    target: Target, seed: int, models: tuple[str, ...], template_tokens: int | None
-) -> TargetFacts:
-    rng = random.Random(f"{seed}/survey")
-    backend = backends.load(target.backend)(target)
-    try:
-        ask = partial(_ask, backend, timeout_s=target.timeout_s)
-        first = await ask("Say yes.", top_logprobs=2)
-        plain = first if first.usage else await ask("Say yes.")
-        if plain.error is not None:
-            raise TargetError(f"the target does not answer a first request: {plain.error}")
-        if plain.usage is None or plain.usage.prompt_tokens is None:
-            notes = ("the target reports no usage: prefix lengths are guesses in words",)
-            return TargetFacts(models=models, reports_logprobs=first.logprobs, notes=notes)
-        points: list[tuple[int, Usage]] = []
-        for words in _LENGTHS:
-            text = wording.filler(rng, words)
-            await ask(text)
-            again = await ask(text)
-            if again.usage is None or again.usage.prompt_tokens is None:
-                break  # a context length reached, most likely: what was measured so far will do
-            points.append((words, again.usage))
-    finally:
-        await backend.close()
-    return _facts(points, models, first.logprobs, template_tokens)
-
-
-def _facts(
-    points: Sequence[tuple[int, Usage]],
-    models: tuple[str, ...],
-    logprobs: bool,
-    template_tokens: int | None,
-) -> TargetFacts:
-    """Block size, tokens per word and template length from prompts of known numbers of words."""
+    """What the survey's answers say. Raises TargetError when there was no answer at all."""
+    last = {o.request_id: o for o in observations if o.outcome == "ok"}
+    if not last:
+        error = next((o.error for o in observations if o.error), "nothing came back")
+        raise TargetError(f"the target answers no request of the survey: {error}")
+    answered = [(r, last[r.id]) for r in plan.requests if r.id in last]
+    logprobs = any(chunk.logprobs for _, o in answered for chunk in o.chunks)
     notes: list[str] = []
-    per_word, overhead = 1.0, 0
-    measured = [(w, u.prompt_tokens) for w, u in points if u.prompt_tokens is not None]
-    if len(measured) > 1:
-        (w0, t0), (w1, t1) = measured[0], measured[-1]
-        per_word = (t1 - t0) / (w1 - w0)
-        overhead = max(0, round(t0 - per_word * w0) - _AFTER_USER_TOKENS)
-    if template_tokens is not None:
-        overhead = template_tokens
-    else:
-        notes.append("without a tokenizer the template's length is an estimate")
-    cached = [u.cached_tokens for _, u in points if u.cached_tokens is not None]
-    block = math.gcd(*cached) if any(cached) else None
-    if block is not None and block < _SMALLEST_BLOCK:
-        notes.append(f"the target caches in steps of {block} tokens: usual block sizes are tried")
-        block = None
-    if not cached:
-        notes.append("the target does not report cached tokens: usual block sizes are tried")
+    block, reports = _block_tokens([o.usage for r, o in answered if r.twin], notes)
+    if tokens is None:
+        tokens = _estimated([(r, o.usage) for r, o in answered], notes)
     return TargetFacts(
-        models=models,
+        models=tuple(models),
         block_tokens=block,
-        overhead_tokens=overhead,
-        tokens_per_word=per_word if per_word > 0 else 1.0,
-        reports_cached_tokens=bool(cached),
+        overhead_tokens=tokens.template,
+        tokens_per_word=tokens.per_word,
+        reports_cached_tokens=reports,
         reports_logprobs=logprobs,
         notes=tuple(notes),
     )
 
 
-async def _ask(
-    backend: Backend, text: str, timeout_s: float, top_logprobs: int | None = None
-) -> _Reply:
-    request = Request(
-        id="survey",
-        scenario="survey",
-        window=0,
-        phase=0,
-        arm="control",
-        tenant="survey",
-        role="companion",
-        ask="free",
-        worker=0,
-        lane=0,
-        messages=(Message(role="user", content=text),),
-        sampling=Sampling(max_tokens=1, top_logprobs=top_logprobs),
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            chunks = [chunk async for chunk in backend.stream(request)]
-    except (Refused, Broken, TimeoutError) as error:
-        return _Reply(usage=None, logprobs=False, error=str(error) or "no answer in time")
-    usage = next((chunk.usage for chunk in reversed(chunks) if chunk.usage), None)
-    return _Reply(usage=usage, logprobs=any(chunk.logprobs for chunk in chunks), error=None)
+def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int | None, bool]:
+    """Block size, from the cached tokens of prompts sent the second time; whether it tells any."""
+    cached = [u.cached_tokens for u in again if u is not None and u.cached_tokens is not None]
+    if not cached:
+        notes.append("the target does not report cached tokens: usual block sizes are tried")
+        return None, False
+    block = math.gcd(*cached)
+    if block == 0:
+        notes.append("the target never reports a cache hit: usual block sizes are tried")
+        return None, True
+    if block < _SMALLEST_BLOCK:
+        notes.append(f"the target caches in steps of {block} tokens: usual block sizes are tried")
+        return None, True
+    return block, True
 
 
-def template_tokens(tokenizer: Any) -> int | None:
-    """Tokens of the chat template in front of the user's text; None without a template."""
-    mark = "sun"
-    if not getattr(tokenizer, "chat_template", None):
-        return None
-    messages = [{"role": "user", "content": mark}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return len(tokenizer(text[: text.index(mark)], add_special_tokens=False)["input_ids"])
+def _estimated(seen: Sequence[tuple[Request, Usage | None]], notes: list[str]) -> Tokens:
+    """Tokens per word of filler and of the template, from the lengths the target reports."""
+    known = [
+        (len(r.messages[0].content.split()), u.prompt_tokens)
+        for r, u in seen
+        if u is not None and u.prompt_tokens is not None
+    ]
+    if not known:
+        notes.append("the target reports no usage: prefix lengths are guesses in words")
+        return Tokens(template=0, per_word=1.0)
+    notes.append("without a tokenizer the template's length is an estimate")
+    tiny = min(known)
+    long = [(words, prompt) for words, prompt in known if words > tiny[0]]
+    per_word = 1.0
+    if long and max(long)[0] > min(long)[0]:
+        (w0, t0), (w1, t1) = min(long), max(long)
+        per_word = (t1 - t0) / (w1 - w0)
+    if per_word <= 0 or abs(per_word - 1) < _NEARLY_ONE:
+        per_word = 1.0
+    overhead = round(tiny[1] - per_word * tiny[0])
+    return Tokens(template=max(0, overhead - _AFTER_USER_TOKENS), per_word=per_word)

@@ -1,50 +1,104 @@
+import itertools
+
 import pytest
 
-from leakcheck.records import Usage
-from leakcheck.survey import _facts
+from leakcheck import survey
+from leakcheck.errors import TargetError
+from leakcheck.passphrase import load_words
+from leakcheck.records import Chunk, Observation, TokenLogprob, Usage
 
-LENGTHS = (40, 61, 87, 115, 150, 201, 300, 420)
+
+@pytest.fixture(scope="module")
+def plan():
+    return survey.plan(seed=0, words=load_words(), style="phrase", ids=itertools.count())
 
 
-def points(*, block=None, before=4, after=5, per_word=1.0):
-    """What a target with such a template and such a cache would say of the survey's prompts."""
-    for words in LENGTHS:
+def answers(plan, *, block=None, before=4, after=5, per_word=1.0, logprobs=True, usage=True):
+    """What a target with such a template and such a cache would answer to the survey."""
+    for request in plan.requests:
+        words = len(request.messages[0].content.split())
         tokens = round(before + per_word * words + after)
-        cached = None if block is None else (tokens - 1) // block * block
-        yield words, Usage(prompt_tokens=tokens, completion_tokens=1, cached_tokens=cached)
+        hit = None if block is None else (tokens - 1) // block * block if request.twin else 0
+        asked = request.sampling.top_logprobs is not None
+        chunk = Chunk(text="x", logprobs=(TokenLogprob(token="x", logprob=0.0),) * asked * logprobs)
+        yield Observation(
+            request_id=request.id, worker=0, lane=0, outcome="ok", start_ns=0, end_ns=1,
+            chunks=(chunk,),
+            usage=Usage(prompt_tokens=tokens, completion_tokens=1, cached_tokens=hit)
+            if usage else None,
+        )  # fmt: skip
+
+
+def facts(plan, tokens=None, **target):
+    return survey.facts(plan, list(answers(plan, **target)), tokens=tokens)
 
 
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-def test_the_block_size_is_found_from_cached_tokens(block):
-    facts = _facts(list(points(block=block)), (), logprobs=True, template_tokens=None)
-    assert facts.block_tokens == block
-    assert facts.reports_cached_tokens
+def test_the_block_size_is_found_from_cached_tokens(plan, block):
+    found = facts(plan, block=block)
+    assert found.block_tokens == block
+    assert found.reports_cached_tokens
 
 
-def test_a_target_that_caches_single_tokens_has_no_block():
-    facts = _facts(list(points(block=1)), (), logprobs=True, template_tokens=None)
-    assert facts.block_tokens is None
-    assert any("in steps of 1 tokens" in note for note in facts.notes)
+def test_a_target_that_caches_single_tokens_has_no_block(plan):
+    found = facts(plan, block=1)
+    assert found.block_tokens is None
+    assert any("in steps of 1 tokens" in note for note in found.notes)
 
 
-def test_a_target_that_reports_no_cached_tokens_is_said_so():
-    facts = _facts(list(points()), (), logprobs=True, template_tokens=None)
-    assert not facts.reports_cached_tokens
-    assert any("does not report cached tokens" in note for note in facts.notes)
+def test_a_target_that_reports_no_cached_tokens_is_said_so(plan):
+    found = facts(plan)
+    assert not found.reports_cached_tokens
+    assert any("does not report cached tokens" in note for note in found.notes)
 
 
-def test_a_disabled_cache_has_no_block_size():
-    zero = [(words, Usage(prompt_tokens=words + 9, cached_tokens=0)) for words in LENGTHS]
-    facts = _facts(zero, (), logprobs=True, template_tokens=None)
-    assert (facts.block_tokens, facts.reports_cached_tokens) == (None, True)
+def test_a_cache_that_never_hits_has_no_block_size(plan):
+    found = facts(plan, block=10_000)
+    assert (found.block_tokens, found.reports_cached_tokens) == (None, True)
 
 
-def test_tokens_per_word_and_the_template_are_estimated():
-    facts = _facts(list(points(per_word=1.5)), (), logprobs=True, template_tokens=None)
-    assert facts.tokens_per_word == pytest.approx(1.5, abs=0.01)
-    assert facts.overhead_tokens == 4
+def test_tokens_per_word_and_the_template_are_estimated(plan):
+    found = facts(plan, per_word=1.5)
+    assert found.tokens_per_word == pytest.approx(1.5, abs=0.02)
+    assert found.overhead_tokens == 4
 
 
-def test_a_tokenizer_knows_the_template_better():
-    facts = _facts(list(points()), (), logprobs=True, template_tokens=3)
-    assert facts.overhead_tokens == 3
+def test_without_usage_lengths_are_guesses_and_said_to_be(plan):
+    found = facts(plan, usage=False)
+    assert (found.overhead_tokens, found.tokens_per_word) == (0, 1.0)
+    assert any("reports no usage" in note for note in found.notes)
+
+
+def test_a_tokenizer_knows_the_template_better(plan):
+    found = facts(plan, tokens=survey.Tokens(template=3, per_word=1.0))
+    assert found.overhead_tokens == 3
+
+
+def test_logprobs_are_seen(plan):
+    assert facts(plan).reports_logprobs
+    assert not facts(plan, logprobs=False).reports_logprobs
+
+
+def test_a_target_that_answers_nothing_is_an_error_with_its_own_words(plan):
+    refused = Observation(
+        request_id=plan.requests[0].id, worker=0, lane=0, outcome="failed", start_ns=0, end_ns=1,
+        error="quota used up",
+    )  # fmt: skip
+    with pytest.raises(TargetError, match="quota used up"):
+        survey.facts(plan, [refused])
+
+
+def test_every_prompt_that_can_be_cached_starts_with_a_passphrase(plan):
+    for request in plan.requests:
+        text = request.messages[0].content
+        if len(text.split()) < 16:
+            continue
+        first_block = " ".join(text.split()[:12])
+        assert request.passphrase.text in first_block
+
+
+def test_each_length_is_sent_twice_with_the_same_payload(plan):
+    by_id = {r.id: r for r in plan.requests}
+    twins = [r for r in plan.requests if r.twin]
+    assert len(twins) >= 8
+    assert all(r.messages == by_id[r.twin].messages for r in twins)

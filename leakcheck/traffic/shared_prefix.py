@@ -47,10 +47,10 @@ class Cell:
 
     @property
     def differs_at(self) -> int | None:
-        """Token position of the one difference, for the kinds that have one."""
+        """Token position of the one difference, inside the prefix, for the kinds that have one."""
         start = (max(self.tokens // self.block_tokens, 1) - 1) * self.block_tokens
         at = {"first": 0, "middle": self.block_tokens // 2, "last": self.block_tokens - 1}
-        return None if self.kind not in at else start + at[self.kind]
+        return None if self.kind not in at else min(start + at[self.kind], self.tokens - 1)
 
     @property
     def name(self) -> str:
