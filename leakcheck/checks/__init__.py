@@ -44,8 +44,13 @@ def where_found(match: Any) -> dict[str, Any]:
 
 
 def who(request: Request, *, window: bool = False) -> str:
-    """`r00224 (tenant t00)` or `r00224 (tenant t00, window 14)`, to be read aloud."""
+    """`r00224 (tenant t00)` or `r00224 (tenant t00, window 14)`, to be read aloud.
+
+    A replay says which request it repeats, in place of its window.
+    """
     where = f", window {request.window}" if window else ""
+    if request.replays is not None:
+        where = f", a replay of {request.replays}"
     return f"{request.id} (tenant {request.tenant}{where})"
 
 

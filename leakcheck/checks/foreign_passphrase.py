@@ -43,8 +43,9 @@ def check(history: History) -> CheckResult:
 def _leak(history: History, match: Any) -> Finding:
     source, recipient = history.by_id(match.source), history.by_id(match.recipient)
     text, mark = quote(history, match)
-    others = len(history.owners(source.id)) - 1
-    twins = f" and {others} more with the same payload" if others else ""
+    owners = [history.by_id(owner) for owner in history.owners(source.id)]
+    twins = sum(owner.replays is None for owner in owners) - 1
+    given = f" and its {twins} twins were given" if twins else " was given"
     return Finding(
         check=CHECK,
         anomaly="foreign-passphrase",
@@ -58,7 +59,7 @@ def _leak(history: History, match: Any) -> Finding:
         mark=mark,
         explanation=(
             f"{who(recipient, window=True)} was answered with the passphrase that only "
-            f"{who(source)}{twins} was given; {when(history, source.id, recipient.id)}."
+            f"{who(source)}{given}; {when(history, source.id, recipient.id)}."
         ),
         evidence=where_found(match),
     )

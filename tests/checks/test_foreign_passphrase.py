@@ -54,6 +54,16 @@ def test_the_sentence_can_be_read_aloud():
     assert "an earlier run with the same seed may have left it in the target" in found.explanation
 
 
+def test_the_sentence_says_when_others_carried_the_payload():
+    a = history("a.").by_id("a")
+    same = {"ticket": a.ticket, "passphrase": a.passphrase}
+    twins = {"c": same | {"twin": "a"}, "d": same | {"twin": "a"}}
+    (found,) = findings(history("a> b> a=A b=bA c. d.", changes=twins))
+    assert "that only a (tenant t00) and its 2 twins were given;" in found.explanation
+    (found,) = findings(history("c> b> c=A b=bA a.", changes={"c": same | {"replays": "a"}}))
+    assert "that only c (tenant t02, a replay of a) was given;" in found.explanation
+
+
 def test_the_excerpt_marks_the_passphrase():
     (found,) = findings(history("a> b> a=aA b=bA_"))
     start, end = found.mark
