@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 EXIT_USAGE = 2
 PORT_MAX = 65535
+KEEP_ALIVE_S = 300
+"""Idle connections stay open this long: closing one just as it is used again loses a request."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,7 +79,8 @@ def serve(given: argparse.Namespace) -> None:
     with listen(given.host, given.port) as listener:
         api = build(given, options, api_key)
         gc.freeze()  # what was loaded stays: searching it for garbage would stall every client
-        asyncio.run(run(api, listener, stop, ready_fields(api, given, listener)))
+        with event_loop() as runner:
+            runner.run(run(api, listener, stop, ready_fields(api, given, listener)))
 
 
 def engine_options(given: argparse.Namespace) -> EngineOptions:
@@ -163,12 +166,25 @@ def ready_fields(api: Api, given: argparse.Namespace, listener: socket.socket) -
     }
 
 
+def event_loop() -> asyncio.Runner:
+    """A runner on uvloop, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 # as torch
+    except ImportError:
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
 async def run(api: Api, listener: socket.socket, stop: Stopper, ready: dict[str, Any]) -> None:
     """Serve until told to stop; say READY once requests are answered."""
     import uvicorn  # noqa: PLC0415 # as torch
 
     config = uvicorn.Config(
-        api.app, log_level="warning", access_log=False, timeout_graceful_shutdown=2
+        api.app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     server = uvicorn.Server(config)
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from leakcheck.engine.delivery import Delivery
 from leakcheck.engine.engine import Engine
-from leakcheck.engine.values import GenerateRequest, Update
+from leakcheck.engine.values import GenerateRequest, RequestError, Update
 
 Command = Callable[[], list[Update]]
 
@@ -38,11 +38,14 @@ class EngineLoop:
 
     def stop(self) -> None:
         """End after the current step; every request in flight is aborted."""
+        self.abort_all()
         self._inbox.put(None)
         self._thread.join(timeout=5)
 
     def submit(self, request: GenerateRequest) -> None:
         """Queue a request; RequestError at once when it can never be served."""
+        if self.failed:
+            raise RequestError("the engine has stopped after an internal error", status=503)
         self.engine.check(request)
 
         def command() -> list[Update]:
