@@ -193,13 +193,17 @@ def _doubts(case: _Case) -> list[str]:
 
 
 def _leak_reasons(case: _Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
-    rate, answers = case.leak_rate, len(leaking_recipients(leaks))
-    where = f"in {rate.events} of {rate.trials} windows"
-    if not rate.events:
-        where = "in replays that were sent to confirm a suspicion, and in no window before"
-    verb = "answer shows" if answers == 1 else "answers show"
-    what = f"{answers} {verb} somebody else's passphrase or ticket, {where}"
-    return what, leaks[0].explanation
+    shown = leaking_recipients(leaks)
+    replayed = sum(case.history.by_id(each).replays is not None for each in shown)
+    answers = len(shown) - replayed
+    rate = case.leak_rate
+    text = (
+        f"{answers} {'answer shows' if answers == 1 else 'answers show'} somebody else's "
+        f"passphrase or ticket, in {rate.events} of {rate.trials} windows"
+    )
+    if replayed:
+        text += f"; so do {replayed} in replays that were sent to confirm a suspicion"
+    return text, leaks[0].explanation
 
 
 def _corruption_reasons(corruptions: Sequence[Finding]) -> tuple[str, ...]:
