@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("leakcheck: interrupted before anything was sent", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `leakcheck list | head`
-        sys.stdout = None  # type: ignore[assignment] # nothing more can be printed at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at exit
         return 0
     return code
 
@@ -256,7 +256,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         api_key_env=key,
         headers_env=headers,
         ca_file=arguments.ca_file,
-        timeout_s=arguments.timeout_s or Target.timeout_s,
+        **({} if arguments.timeout_s is None else {"timeout_s": arguments.timeout_s}),
     )
 
 

@@ -55,16 +55,20 @@ def start(flags: Sequence[str]) -> Iterator[Embedded]:
             start_new_session=True,  # Ctrl-C is for the harness, which then stops the engine
         )
         try:
-            yield Embedded(ready=_wait_until_ready(process, log), process=process, log=log)
+            assert process.stdout is not None  # noqa: S101 - it is a pipe
+            ready = _wait_until_ready(process, process.stdout, log)
+            yield Embedded(ready=ready, process=process, log=log)
         finally:
             _stop(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], log: IO[bytes]) -> dict[str, Any]:
+def _wait_until_ready(
+    process: subprocess.Popen[bytes], stdout: IO[bytes], log: IO[bytes]
+) -> dict[str, Any]:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        readable, _, _ = select.select([process.stdout], [], [], 0.2)
-        line = process.stdout.readline().decode("utf-8", "replace") if readable else " "  # type: ignore[union-attr] # it is a pipe
+        readable, _, _ = select.select([stdout], [], [], 0.2)
+        line = stdout.readline().decode("utf-8", "replace") if readable else " "
         if line.startswith("READY "):
             ready: dict[str, Any] = json.loads(line.removeprefix("READY "))
             return ready

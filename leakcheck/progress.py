@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 _LINE_EVERY_S = 10.0
 
@@ -28,13 +35,13 @@ def progress(stream: IO[str]) -> Iterator[Watch]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    tasks: dict[str, int] = {}
+    tasks: dict[str, TaskID] = {}
     with Progress(*columns, console=console, transient=True) as bars:
 
         def watch(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)  # type: ignore[assignment] # TaskID is an int
-            bars.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type] # TaskID is an int
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
 
         yield watch
 

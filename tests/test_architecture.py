@@ -88,15 +88,25 @@ def test_files_and_functions_stay_small(path):
             assert lines <= FUNCTION_LINES, f"{node.name} has {lines} lines"
 
 
-def test_there_is_one_broad_except_in_the_package():
-    found = [
-        f"{path.name}:{node.lineno}"
-        for path in [*MODULES, *ENGINE]
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ExceptHandler)
-        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception"))
-    ]
-    assert len(found) <= 1, found
+def broad_excepts(path):
+    """Line numbers of handlers that catch everything."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            kind = node.type
+            if kind is None or (isinstance(kind, ast.Name) and kind.id == "Exception"):
+                yield node.lineno
+
+
+def test_there_is_one_broad_except_in_the_harness():
+    found = [f"{path.name}:{line}" for path in MODULES for line in broad_excepts(path)]
+    assert [name.split(":")[0] for name in found] == ["lane.py"]
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_broad_except_of_the_engine_says_why(path):
+    lines = path.read_text().splitlines()
+    for line in broad_excepts(path):
+        assert "#" in lines[line - 1] + lines[line], f"line {line} gives no reason"
 
 
 def test_help_loads_neither_torch_nor_pandas():

@@ -31,7 +31,7 @@ def plan(
     alternatives, so that the first divergence can be weighed.
     """
     rng = window.rng
-    order = [*((r,) for r in range(recipients)), "neutral", "planted"]
+    order: list[int | str] = [*range(recipients), "neutral", "planted"]
     rng.shuffle(order)
     singles = []
     for number in range(recipients):
@@ -44,8 +44,8 @@ def plan(
         for _ in range(window.load.requests - recipients)
     ]
     for phase, what in enumerate(order):
-        if isinstance(what, tuple):
-            yield replace(singles[what[0]], phase=phase, cell="alone")
+        if isinstance(what, int):
+            yield replace(singles[what], phase=phase, cell="alone")
             continue
         for single in singles:
             yield replace(
