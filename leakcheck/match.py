@@ -11,6 +11,7 @@ of truth in the tests) and `match_fast.find_fast` (numba), which large jobs take
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,8 +60,7 @@ def find(texts: Sequence[str], phrases: Sequence[str]) -> Hits:
     take the fast path (`FAST_FROM`), which changes nothing but the time; it holds a few hundred
     bytes a phrase beyond the arguments.
     """
-    size = sum(map(len, texts)) + 5 * sum(map(len, phrases))
-    if size < (FAST_FROM_LOADED if "leakcheck.match_fast" in sys.modules else FAST_FROM):
+    if not _is_large(texts, phrases):
         return find_reference(texts, phrases)
     from leakcheck.match_fast import find_fast  # noqa: PLC0415 - numba: half a second of import
 
@@ -68,6 +68,13 @@ def find(texts: Sequence[str], phrases: Sequence[str]) -> Hits:
         return find_fast(texts, phrases)
     except OSError:  # only numba's cache of compiled code touches a disk: full, or gone meanwhile
         return find_reference(texts, phrases)
+
+
+def _is_large(texts: Sequence[str], phrases: Sequence[str]) -> bool:
+    """Whether a job is worth the fast path; looks no further than to the answer."""
+    least = FAST_FROM_LOADED if "leakcheck.match_fast" in sys.modules else FAST_FROM
+    lengths = itertools.chain(map(len, texts), (5 * len(phrase) for phrase in phrases))
+    return any(size >= least for size in itertools.accumulate(lengths))
 
 
 def find_reference(texts: Sequence[str], phrases: Sequence[str]) -> Hits:

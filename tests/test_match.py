@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import leakcheck
+from leakcheck import match_fast
 from leakcheck.folding import fold, origins
 from leakcheck.match import FAST_FROM, FAST_FROM_LOADED, Hits, find, find_reference
 from leakcheck.match_fast import find_fast
@@ -201,3 +202,12 @@ def test_the_benchmark_finds_the_reference_hits_on_a_small_corpus():
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "naive double loop" in done.stdout
+
+
+def test_a_full_disk_under_the_cache_of_compiled_code_does_not_stop_a_search(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(match_fast, "find_fast", full)
+    texts = ["the weather is nice " * FAST_FROM_LOADED, PHRASE]
+    assert rows(find(texts, [PHRASE])) == [(1, 0, len(PHRASE), 0, True)]
