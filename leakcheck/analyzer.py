@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakcheck import confirm, curves, evidence, exposure, plugin
+from leakcheck import curves, evidence, exposure, plugin
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT, false_match_bound
 from leakcheck.records import (
@@ -24,8 +24,6 @@ from leakcheck.records import (
     Status,
     Verdict,
 )
-
-confirmations = confirm.confirmations
 
 PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
 NEARLY_NOTHING = 0.05

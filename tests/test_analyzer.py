@@ -10,6 +10,7 @@ from shorthand import history, provenance
 from leakcheck import analyzer
 from leakcheck import history as histories
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
+from leakcheck.confirm import confirmations
 from leakcheck.records import Gate, Report, RunEvent
 
 CLEAN = "a> b> a=aA b=bB"
@@ -311,53 +312,74 @@ def test_equal_histories_give_equal_reports_and_they_are_json():
 
 # --- confirmations -------------------------------------------------------------------------------
 
+ALONE_ONLY = "a> b> a=aA b=_ | c> c=b | d> d=b"
+
+
+def kept_alone():
+    return {name: fields | {"cell": ALONE} for name, fields in replays().items() if name in "cd"}
+
 
 def test_nothing_is_sent_again_when_nothing_was_lost():
-    assert analyzer.confirmations(history(CLEAN)) == ()
-    assert analyzer.confirmations(history("a> b> a=aA b=a")) == ()
-    assert analyzer.confirmations(history("a> b> a=a b=_", checks=("foreign_passphrase",))) == ()
+    assert confirmations(history(CLEAN)) == ()
+    assert confirmations(history("a> b> a=aA b=a")) == ()
+    assert confirmations(history("a> b> a=a b=_", checks=("foreign_passphrase",))) == ()
 
 
-def test_a_suspect_is_sent_alone_twice_and_its_window_twice():
+def test_nothing_is_sent_again_where_a_leak_shows_already():
+    assert confirmations(history("a> b> a=aA b=_ | c> d> c=cC d=C")) == ()
+
+
+def test_a_suspect_is_first_sent_alone_twice():
     h = history("a> b> a=aA b=_ | c> d> c=cC d=dD")
-    sent = analyzer.confirmations(h)
+    sent = confirmations(h)
     assert [(r.id, r.window, r.replays, r.cell) for r in sent] == [
         ("b-alone-1", 1_000_000, "b", ALONE),
         ("b-alone-2", 1_000_001, "b", ALONE),
-        ("a-again-1", 1_000_002, "a", IN_WINDOW),
-        ("b-again-1", 1_000_002, "b", IN_WINDOW),
-        ("a-again-2", 1_000_003, "a", IN_WINDOW),
-        ("b-again-2", 1_000_003, "b", IN_WINDOW),
     ]
-    assert {r.messages for r in sent if r.replays == "b"} == {h.by_id("b").messages}
-    assert sent == analyzer.confirmations(h)
+    assert {r.messages for r in sent} == {h.by_id("b").messages}
+    assert sent == confirmations(h)
+
+
+def test_the_window_of_one_that_kept_its_ticket_alone_is_sent_twice():
+    sent = confirmations(history(ALONE_ONLY, changes=kept_alone()))
+    assert [(r.id, r.window, r.replays, r.cell) for r in sent] == [
+        ("a-again-1", 1_000_000, "a", IN_WINDOW),
+        ("b-again-1", 1_000_000, "b", IN_WINDOW),
+        ("a-again-2", 1_000_001, "a", IN_WINDOW),
+        ("b-again-2", 1_000_001, "b", IN_WINDOW),
+    ]
+
+
+def test_one_that_loses_its_ticket_alone_too_is_let_go():
+    lost_once = ALONE_ONLY.replace("d=b", "d=_")
+    assert confirmations(history(lost_once, changes=kept_alone())) == ()
 
 
 def test_links_of_a_replayed_window_lead_to_its_replays():
-    twin = {"b": {"partner": "a", "shared_tokens": 5}, "c": {"twin": "b"}}
-    b = history("b.").by_id("b")
-    twin["c"] |= {"ticket": b.ticket, "passphrase": b.passphrase}
-    sent = {r.id: r for r in analyzer.confirmations(history("a> b> c> a=a b=b c=_", changes=twin))}
+    changes = kept_alone()
+    changes["b"] = {"partner": "a", "shared_tokens": 5}
+    sent = {r.id: r for r in confirmations(history(ALONE_ONLY, changes=changes))}
     assert sent["b-again-1"].partner == "a-again-1"
-    assert sent["c-again-2"].twin == "b-again-2"
-    alone = sent["c-alone-1"]
+
+
+def test_a_request_sent_alone_has_no_links():
+    changes = {"b": {"partner": "a", "shared_tokens": 5}}
+    (alone, _) = confirmations(history("a> b> a=a b=_", changes=changes))
     assert (alone.twin, alone.partner, alone.shared_tokens, alone.phase) == (None, None, None, 0)
 
 
 def test_at_most_four_suspects_of_different_windows_first():
     h = history("a> b> a=_ b=_ | c> d> c=_ d=_ | e> f> e=_ f=fF | g> h> g=_ h=_")
-    alone = [r.replays for r in analyzer.confirmations(h) if r.cell == ALONE]
-    assert alone[::2] == ["a", "c", "e", "g"]
-    few = [r.replays for r in analyzer.confirmations(h, limit=1) if r.cell == ALONE]
-    assert few == ["a", "a"]
+    assert [r.replays for r in confirmations(h)][::2] == ["a", "c", "e", "g"]
+    assert [r.replays for r in confirmations(h, limit=1)] == ["a", "a"]
 
 
 def test_replays_of_two_scenarios_never_share_a_window():
     parts = history("a> b> a=a b=_", scenario="one"), history("c> d> c=c d=_", scenario="two")
-    sent = analyzer.confirmations(merged(*parts))
+    sent = confirmations(merged(*parts))
     windows = {name: {r.window for r in sent if r.scenario == name} for name in ("one", "two")}
     assert not windows["one"] & windows["two"]
 
 
-def test_a_scenario_with_replays_gets_no_more():
-    assert analyzer.confirmations(history(CONFIRMED, changes=replays())) == ()
+def test_a_scenario_whose_windows_were_replayed_gets_no_more():
+    assert confirmations(history(CONFIRMED, changes=replays())) == ()
