@@ -54,8 +54,11 @@ def resolve(name: str) -> str:
     path = Path(name).expanduser()
     if path.is_dir():
         return str(path)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise EngineError(f"there is no model folder {name!r}")
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
+        raise EngineError(
+            f"there is no model folder {name!r}; a model is witness, smollm2-135m, a folder or a"
+            " hub id such as org/name"
+        )
     return name
 
 

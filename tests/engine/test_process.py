@@ -66,6 +66,7 @@ def test_ready_says_what_was_started_and_the_end_of_stdin_ends_it(model_folder):
         (("--fault-rate", "2"), "--fault-rate is a share from 0 to 1, not 2.0"),
         (("--api-key-env", "NOT_SET_AT_ALL"), "the environment variable NOT_SET_AT_ALL"),
         (("--port", "70000"), "--port is a number from 0 to 65535, not 70000"),
+        (("--model", "witnes"), "a model is witness, smollm2-135m, a folder or a hub id"),
         (("--model", "/no/such/folder"), "there is no model folder '/no/such/folder'"),
     ],
 )
