@@ -36,7 +36,7 @@ from leakcheck.match_kernels import (
 SHORTEST = 8
 """Folded bytes a phrase needs for an anchor; shorter ones take the reference path."""
 _WIDEST = 16
-_STRIDES = 5  # more anchors a phrase cost more in caches than fewer places save (at 1e5)
+_STRIDES = 8
 _BLOCK_CHARS = 1 << 20  # texts are joined in pieces of this size
 _LONG = 8  # bytes read at once
 
