@@ -32,6 +32,7 @@ KEPT_FINDINGS = 200
 VARIANTS = 1
 """Ways in which one phrase can match at one place: the matcher compares one folded stream."""
 _SENTENCE_CHARS = 200
+_FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +219,9 @@ def _broken(history: History) -> tuple[Status, str] | None:
     sent = requests[requests["outcome"] != "unsent"]
     answered, planned = int((sent["outcome"] == "ok").sum()), len(requests)
     end = _open_end(history.events)
-    if end == "target-lost" and len(sent) < planned:
+    if end in _FATAL and len(sent) < planned:
         detail = next(e.detail for e in reversed(history.events) if e.kind == end)
-        text = f"the target was lost after {answered} of {planned} requests were answered"
+        text = f"{_FATAL[end]} after {answered} of {planned} requests were answered"
         return "error", f"{text}: {_short(detail)}" if detail else text
     if not len(sent):
         why = ": the run was interrupted before" if end == "interrupted" else ""
@@ -240,10 +241,10 @@ def _broken(history: History) -> tuple[Status, str] | None:
 
 
 def _open_end(events: Sequence[RunEvent]) -> str | None:
-    """`interrupted` or `target-lost` if that is how the run ended, resumptions considered."""
+    """The kind of event that ended the run too early, resumptions considered; None otherwise."""
     end = None
     for event in events:
-        if event.kind in ("interrupted", "target-lost"):
+        if event.kind == "interrupted" or event.kind in _FATAL:
             end = event.kind
         elif event.kind in ("resumed", "finished"):
             end = None

@@ -47,13 +47,13 @@ def progress(stream: IO[str]) -> Iterator[Watch]:
 
 
 def _lines(stream: IO[str]) -> Watch:
-    last: dict[str, float] = {}
+    last: dict[str, tuple[int, float]] = {}
 
     def watch(what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        due = now - last.get(what, 0.0) >= _LINE_EVERY_S
-        if what not in last or due or (done == total > 1):
-            last[what] = now
+        before, at = last.get(what, (-1, 0.0))
+        if done != before and (before < 0 or done == total or now - at >= _LINE_EVERY_S):
+            last[what] = done, now
             amount = f" {done}/{total} requests" if total > 1 else ""
             print(f"{what}{amount}", file=stream, flush=True)
 

@@ -310,7 +310,8 @@ class Provenance:
 class RunEvent:
     """Something that happened to the run itself: a worker died, the run was interrupted or resumed.
 
-    `kind`: `worker-died`, `interrupted`, `target-lost`, `resumed`, `finished`.
+    `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`; in
+    a report also `torn-line`.
     """
 
     kind: str

@@ -1,0 +1,216 @@
+"""The whole command line against targets that are broken, dead, killed or lying."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from playing import alive, eventually
+
+SCENARIO = """
+schema = 1
+name = "tiny"
+version = 1
+summary = "A few small windows."
+[load]
+windows = {windows}
+requests = 4
+workers = 2
+lanes = 2
+phantoms = 9
+[traffic]
+use = "concurrent"
+[checks.foreign_passphrase]
+[checks.own_answer]
+[gate]
+min_windows = 3
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(SCENARIO.format(windows=3))
+    return path
+
+
+def start(scenario, *flags, cwd=None):
+    out = scenario.parent / "reports"
+    command = [sys.executable, "-m", "leakcheck.cli", "run", str(scenario), "--out", str(out)]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEAKCHECK_", "OPENAI_"))}
+    return subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean, cwd=cwd, start_new_session=True,
+    )  # fmt: skip
+
+
+def run(scenario, port, model, *flags):
+    base = f"http://127.0.0.1:{port}/v1"
+    process = start(scenario, "--target", base, "--model", model, "--timeout-s", "2", *flags)
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+def folder(scenario):
+    (found,) = [p for p in (scenario.parent / "reports").iterdir() if not p.is_symlink()]
+    return found
+
+
+def report(scenario):
+    return json.loads((folder(scenario) / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "sentence"),
+    [
+        ("no-such-model", 2, "the target offers no model 'no-such-model'"),
+        ("unauthorized", 2, "wants an API key"),
+        ("busy", 4, "refuses a tiny request with status 429"),
+        ("broken", 4, "status 500: the engine has crashed"),
+        ("cut", 4, "the connection was cut before the answer was complete"),
+        ("invalid", 4, "the target sent invalid JSON"),
+        ("latin1", 4, "bytes that are not UTF-8"),
+        ("huge", 4, "the reply is longer than 2000000 bytes"),
+        ("endless", 4, "does not answer within 2 s"),
+        ("refuses", 4, "this prompt is not allowed"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_refused_in_one_sentence(
+    scenario, hostile, model, code, sentence
+):
+    got, _, err = run(scenario, hostile, model)
+    assert got == code
+    (line,) = [line for line in err.splitlines() if line.startswith("leakcheck: ")]
+    assert sentence in line
+
+
+def test_a_dead_target_is_refused_in_one_sentence(scenario):
+    code, _, err = run(scenario, 9, "any")
+    assert code == 4
+    assert "127.0.0.1:9" in err.strip().splitlines()[-1]
+
+
+def test_a_target_that_always_says_the_same_is_inconclusive(scenario, hostile):
+    code, out, _ = run(scenario, hostile, "same")
+    assert code == 3
+    assert "echo too low" in out
+
+
+def test_an_unwritable_reports_folder_is_refused_before_anything_is_sent(scenario, hostile):
+    blocked = scenario.parent / "file"
+    blocked.write_text("")
+    code, _, err = run(scenario, hostile, "echo", "--out", str(blocked))
+    assert code == 2
+    assert "cannot be written" in err
+
+
+def test_a_target_killed_in_mid_run_ends_it_with_a_report(scenario, hostile_server):
+    scenario.write_text(SCENARIO.format(windows=200))
+    server, port = hostile_server()
+    base = f"http://127.0.0.1:{port}/v1"
+    process = start(scenario, "--target", base, "--model", "pause", "--timeout-s", "5")
+    eventually(lambda: shards(scenario) > 30_000)
+    server.send_signal(signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, (out, err)
+    assert "the target was lost after" in out
+    assert report(scenario)["status"] == "error"
+
+
+def shards(scenario):
+    """Bytes observed so far."""
+    files = (scenario.parent / "reports").glob("2*/observations-w*.jsonl")
+    return sum(path.stat().st_size for path in files)
+
+
+def worker_pids(process):
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [
+        int(pid)
+        for pid in children
+        if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+    ]
+
+
+def test_a_worker_killed_in_mid_run_is_reported_and_the_rest_is_analysed(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=25))
+    base = f"http://127.0.0.1:{hostile}/v1"
+    process = start(scenario, "--target", base, "--model", "pause")
+    eventually(lambda: shards(scenario) > 20_000)
+    os.kill(worker_pids(process)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 3, (out, err)
+    assert [e["kind"] for e in report(scenario)["events"]].count("worker-died") == 1
+    assert "worker died" in out
+    assert report(scenario)["requests"]["ok"] > 10
+
+
+def test_ctrl_c_keeps_what_was_observed_and_writes_a_report_marked_interrupted(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=200))
+    base = f"http://127.0.0.1:{hostile}/v1"
+    process = start(scenario, "--target", base, "--model", "pause")
+    eventually(lambda: shards(scenario) > 30_000)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, (out, err)
+    assert report(scenario)["interrupted"]
+    assert report(scenario)["requests"]["ok"] > 10
+    assert "Traceback" not in err
+
+
+def test_an_interrupted_run_is_resumed_to_its_end(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=25))
+    base = f"http://127.0.0.1:{hostile}/v1"
+    process = start(scenario, "--target", base, "--model", "pause")
+    eventually(lambda: shards(scenario) > 20_000)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    first = report(scenario)
+    again = start(scenario, "--resume", str(folder(scenario)))
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 3, (out, err)
+    second = report(scenario)
+    assert not second["interrupted"]
+    assert second["requests"]["ok"] > first["requests"]["ok"]
+    assert second["requests"].get("unsent", 0) == 0
+
+
+def test_a_killed_parent_leaves_no_worker_and_its_run_can_be_analysed(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=200))
+    base = f"http://127.0.0.1:{hostile}/v1"
+    process = start(scenario, "--target", base, "--model", "pause")
+    eventually(lambda: shards(scenario) > 20_000)
+    workers = worker_pids(process)
+    assert len(workers) == 2
+    process.kill()
+    process.communicate()
+    eventually(lambda: not any(alive(pid) for pid in workers))
+    done = subprocess.run(
+        [sys.executable, "-m", "leakcheck.cli", "analyze", str(folder(scenario))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert report(scenario)["requests"]["ok"] > 10
+
+
+def test_analyze_gives_the_very_same_report(scenario, hostile):
+    run(scenario, hostile, "same")
+    before = (folder(scenario) / "report.json").read_bytes()
+    subprocess.run(
+        [sys.executable, "-m", "leakcheck.cli", "analyze", str(folder(scenario))],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert (folder(scenario) / "report.json").read_bytes() == before
+
+
+def test_a_key_never_reaches_any_file_or_screen(scenario, hostile, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "sk-planted-0123456789")
+    code, out, err = run(scenario, hostile, "parrot-key", "--api-key-env", "SECRET_KEY")
+    written = b"".join(p.read_bytes() for p in scenario.parent.rglob("*") if p.is_file())
+    assert code in (3, 4)
+    assert "sk-planted" not in out + err
+    assert b"sk-planted" not in written
