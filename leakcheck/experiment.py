@@ -15,7 +15,7 @@ from typing import Any
 
 import leakcheck
 from leakcheck import analyzer, embedded, history, report, runfolder, scenario, survey
-from leakcheck.confirm import confirmations
+from leakcheck.analyzer.confirm import confirmations
 from leakcheck.errors import HarnessError, UsageError
 from leakcheck.passphrase import assert_separate, load_words, rare_token_words, require_entropy
 from leakcheck.records import (

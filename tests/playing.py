@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from leakcheck import backends, runfolder
-from leakcheck.lane import Job, Lane
 from leakcheck.records import (
     Gate,
     Load,
@@ -28,6 +27,7 @@ from leakcheck.records import (
 )
 from leakcheck.runfolder import Shards
 from leakcheck.runner import Played, Runner
+from leakcheck.runner.lane import Job, Lane
 
 
 def request(name: str, **fields: Any) -> Request:

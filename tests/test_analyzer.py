@@ -9,8 +9,8 @@ from shorthand import history, provenance
 
 from leakcheck import analyzer
 from leakcheck import history as histories
+from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
-from leakcheck.confirm import confirmations
 from leakcheck.records import Gate, Report, RunEvent
 
 CLEAN = "a> b> a=aA b=bB"

@@ -13,20 +13,10 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 # each layer may import itself and what stands before it
 LAYERS = [
     {"records", "errors", "redact"},
-    {
-        "passphrase",
-        "match",
-        "match_fast",
-        "match_kernels",
-        "folding",
-        "evidence",
-        "runfolder",
-        "plugin",
-        "wording",
-    },
-    {"scan", "overlap", "tables", "history"},
-    {"backends", "traffic", "checks", "exposure", "curves", "confirm"},
-    {"scenario", "lane", "worker", "runner", "analyzer", "report", "survey", "embedded"},
+    {"passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
+    {"history"},
+    {"backends", "traffic", "checks"},
+    {"scenario", "runner", "analyzer", "report", "survey", "embedded", "certify"},
     {"experiment", "progress"},
     {"cli"},
 ]

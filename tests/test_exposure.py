@@ -3,7 +3,7 @@
 import pytest
 from shorthand import history
 
-from leakcheck import exposure
+from leakcheck.analyzer import exposure
 from leakcheck.records import Gate, Load, TargetFacts
 
 GATE = Gate(min_windows=1, min_echo=0.1, min_overlap=0.1)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from shorthand import STEP_NS, history, passphrase, provenance, ticket
 
 from leakcheck import history as histories
-from leakcheck import overlap, runfolder, scan
+from leakcheck import runfolder
 from leakcheck.errors import RunFolderError
+from leakcheck.history import overlap, scan
 from leakcheck.passphrase import phantoms
 from leakcheck.records import Chunk, Observation, RunEvent, TokenLogprob
 

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import leakcheck
-from leakcheck import match_fast
-from leakcheck.folding import fold, origins
 from leakcheck.match import FAST_FROM, FAST_FROM_LOADED, Hits, find, find_reference
-from leakcheck.match_fast import find_fast
+from leakcheck.match import fast as match_fast
+from leakcheck.match.fast import find_fast
+from leakcheck.match.folding import fold, origins
 
 PHRASE = "marble kettle banjo violet canyon walnut"
 PATHS = pytest.mark.parametrize("search", [find_reference, find_fast])
@@ -189,7 +189,7 @@ def test_an_unwritable_cache_folder_does_not_stop_the_fast_path():
         "import numba.core.caching as c\n"
         "def refuse(self): raise OSError('read-only')\n"
         "c._CacheLocator.ensure_cache_path = refuse\n"
-        "from leakcheck.match_fast import find_fast\n"
+        "from leakcheck.match.fast import find_fast\n"
         "assert len(find_fast(['say abcdefgh ijklmnop'], ['ABCDEFGH ijklmnop'])) == 1\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(leakcheck.__file__).parents[1])}

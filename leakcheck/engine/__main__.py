@@ -156,6 +156,7 @@ def ready_fields(api: Api, given: argparse.Namespace, listener: socket.socket) -
     return {
         "base_url": f"http://{host}:{listener.getsockname()[1]}/v1",
         "model": api.model,
+        "tokenizer": str(api.tokenizer.name_or_path),
         "pid": os.getpid(),
         "fault": given.fault,
         "seed": given.seed,

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leakcheck import curves, evidence, exposure, plugin
+from leakcheck import evidence, plugin
+from leakcheck.analyzer import curves, exposure
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT, false_match_bound
 from leakcheck.records import (

@@ -25,10 +25,11 @@ import multiprocess.connection
 import multiprocess.resource_tracker
 import orjson
 
-from leakcheck import runfolder, worker
+from leakcheck import runfolder
 from leakcheck.errors import HarnessError
 from leakcheck.records import Request, RunEvent, Target
-from leakcheck.worker import Counts
+from leakcheck.runner import worker
+from leakcheck.runner.worker import Counts
 
 _TICK_S = 0.1
 """How soon `should_stop` is noticed."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from ahocorasick_rs import AhoCorasick, Implementation
 
-from leakcheck.folding import fold, origins
+from leakcheck.match.folding import fold, origins
 
 FAST_FROM = 16_000_000
 """Size of a job (characters of texts + 5 x characters of phrases) that takes the numba path.
@@ -62,7 +62,7 @@ def find(texts: Sequence[str], phrases: Sequence[str]) -> Hits:
     """
     if not _is_large(texts, phrases):
         return find_reference(texts, phrases)
-    from leakcheck.match_fast import find_fast  # noqa: PLC0415 - numba: half a second of import
+    from leakcheck.match.fast import find_fast  # noqa: PLC0415 - numba: half a second of import
 
     try:
         return find_fast(texts, phrases)
@@ -72,7 +72,7 @@ def find(texts: Sequence[str], phrases: Sequence[str]) -> Hits:
 
 def _is_large(texts: Sequence[str], phrases: Sequence[str]) -> bool:
     """Whether a job is worth the fast path; looks no further than to the answer."""
-    least = FAST_FROM_LOADED if "leakcheck.match_fast" in sys.modules else FAST_FROM
+    least = FAST_FROM_LOADED if "leakcheck.match.fast" in sys.modules else FAST_FROM
     lengths = itertools.chain(map(len, texts), (5 * len(phrase) for phrase in phrases))
     return any(size >= least for size in itertools.accumulate(lengths))
 

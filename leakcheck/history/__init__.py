@@ -32,9 +32,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from leakcheck import runfolder, scan
+from leakcheck import runfolder
+from leakcheck.history import scan
+from leakcheck.history.tables import Run, Timing
 from leakcheck.records import Observation, Plan, Provenance, Relation, Request, RunEvent
-from leakcheck.tables import Run, Timing
 
 
 class History:

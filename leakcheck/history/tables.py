@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from leakcheck import overlap, scan
 from leakcheck.errors import RunFolderError
+from leakcheck.history import overlap, scan
 from leakcheck.records import Observation, Plan, Provenance, Relation, RunEvent
 from leakcheck.runfolder import Invocation
 

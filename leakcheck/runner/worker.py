@@ -29,8 +29,8 @@ import orjson
 
 from leakcheck import backends, runfolder
 from leakcheck.errors import LeakcheckError
-from leakcheck.lane import Job, Lane
 from leakcheck.records import Observation, Target
+from leakcheck.runner.lane import Job, Lane
 
 HEARTBEAT_S = 0.5
 """How often a worker tells how far it is: the parent takes a long silence for a hung worker."""

@@ -1,0 +1,76 @@
+"""Every fault of the embedded engine is caught, and the healthy engine is not accused.
+
+The fast form runs one seed of each; `make power` runs ten seeds a fault and twenty without one
+(LEAKCHECK_POWER_SEEDS and LEAKCHECK_HEALTHY_SEEDS). A run here is smaller than the default one
+(LEAKCHECK_POWER_WINDOWS windows a scenario): what is found in it would be found in a larger one.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+FAULTS = ("prefix-length-only", "mask-broadcast", "response-swap")
+SEEDS = int(os.environ.get("LEAKCHECK_POWER_SEEDS", "1"))
+HEALTHY_SEEDS = int(os.environ.get("LEAKCHECK_HEALTHY_SEEDS", "1"))
+WINDOWS = os.environ.get("LEAKCHECK_POWER_WINDOWS", "12")
+
+pytestmark = pytest.mark.power
+
+
+def run(tmp_path, seed, *flags):
+    """Exit code and report of all four scenarios against the embedded engine."""
+    command = [
+        sys.executable, "-m", "leakcheck.cli", "run", "--embedded", "--windows", WINDOWS,
+        "--set", "gate.min_windows=1", "--seed", str(seed), "--out", str(tmp_path), *flags,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads((tmp_path / "latest" / "report.json").read_text())
+
+
+def planned_owners(tmp_path):
+    """Who was given which phrase, straight from the plan on disk."""
+    owners = {}
+    for line in (tmp_path / "latest" / "plan.jsonl").read_text().splitlines():
+        request = json.loads(line).get("request")
+        if request:
+            for key in ("ticket", "passphrase"):
+                if request.get(key):
+                    owners[" ".join(request[key]["words"])] = request["id"]
+    return owners
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_caught_with_its_source_and_recipient(tmp_path, fault, seed):
+    code, report = run(tmp_path, seed, "--fault", fault)
+    assert (code, report["status"]) == (1, "leak")
+    leaks = [
+        finding
+        for verdict in report["verdicts"]
+        for finding in verdict["findings"]
+        if finding["severity"] == "leak"
+    ]
+    owners = planned_owners(tmp_path)
+    texts = {request_id: phrase for phrase, request_id in owners.items()}
+    assert leaks
+    for finding in leaks:
+        first, last = finding["mark"]
+        shown = " ".join(finding["excerpt"][first:last].lower().split())
+        assert finding["source"] != finding["recipient"]
+        assert finding["source"] in texts
+        if shown in owners:
+            assert owners[shown] == finding["source"]
+
+
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("seed", range(HEALTHY_SEEDS))
+def test_the_healthy_engine_gives_no_leak(tmp_path, seed):
+    _, report = run(tmp_path, seed)
+    assert report["status"] in ("clean", "inconclusive"), report["verdicts"]
+    for verdict in report["verdicts"]:
+        assert verdict["leak_rate"]["events"] == 0
