@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from leakcheck import wording
+from leakcheck.folding import ASCII_DROPPED, ASCII_LOWER
 from leakcheck.match import FAST_FROM_LOADED, Hits, find, find_reference
 from leakcheck.match.fast import find_fast
-from leakcheck.match.folding import ASCII_DROPPED, ASCII_LOWER
 from leakcheck.passphrase import load_words
 
 OUTPUT_CHARS = 600

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from leakcheck.errors import UsageError
-from leakcheck.match.folding import fold
+from leakcheck.folding import fold
 from leakcheck.records import Passphrase, Plan, Request, Style
 
 FALSE_MATCH_LIMIT = 1e-9

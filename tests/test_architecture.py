@@ -13,7 +13,7 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 # each layer may import itself and what stands before it
 LAYERS = [
     {"records", "errors", "redact"},
-    {"passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
+    {"folding", "passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
     {"history"},
     {"backends", "traffic", "checks"},
     {"scenario", "runner", "analyzer", "report", "survey", "embedded", "certify"},

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import leakcheck
+from leakcheck.folding import fold, origins
 from leakcheck.match import FAST_FROM, FAST_FROM_LOADED, Hits, find, find_reference
 from leakcheck.match import fast as match_fast
 from leakcheck.match.fast import find_fast
-from leakcheck.match.folding import fold, origins
 
 PHRASE = "marble kettle banjo violet canyon walnut"
 PATHS = pytest.mark.parametrize("search", [find_reference, find_fast])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from leakcheck.errors import UsageError
-from leakcheck.match.folding import fold
+from leakcheck.folding import fold
 from leakcheck.passphrase import (
     FALSE_MATCH_LIMIT,
     Minter,

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from ahocorasick_rs import AhoCorasick, Implementation
 
-from leakcheck.match.folding import fold, origins
+from leakcheck.folding import fold, origins
 
 FAST_FROM = 16_000_000
 """Size of a job (characters of texts + 5 x characters of phrases) that takes the numba path.

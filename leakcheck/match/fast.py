@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from leakcheck.folding import ASCII_DROPPED, ASCII_LOWER, fold_character
 from leakcheck.match import Hits, find_reference, hits_from_rows
-from leakcheck.match.folding import ASCII_DROPPED, ASCII_LOWER, fold_character
 from leakcheck.match.kernels import (
     Bytes,
     Index,
