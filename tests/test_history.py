@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shorthand import STEP_NS, history, passphrase, provenance, ticket
+from shorthand import STEP_NS, history, passphrase, provenance, ticket, with_chunks
 
 from leakcheck import history as histories
 from leakcheck import runfolder
@@ -139,13 +139,6 @@ def test_a_match_tells_own_from_foreign_and_where_it_stands():
 def test_a_withheld_passphrase_is_found_though_it_was_never_sent():
     match = row(history("a> a=a~a", control="a"), "matches", kind="withheld")
     assert (match["source"], match["owner"]) == ("a", "own")
-
-
-def with_chunks(h, name, *chunks, **more):
-    plans, seen = whole(h)
-    return build(
-        plans, [replace(o, chunks=chunks, **more) if o.request_id == name else o for o in seen]
-    )
 
 
 @pytest.mark.parametrize("field", ["reasoning", "tool", "error", "content[1]"])

@@ -33,14 +33,29 @@ def quote(history: History, match: Any) -> tuple[str, tuple[int, int]]:
     return excerpt(text, match.start, match.end)
 
 
-def where_found(match: Any) -> dict[str, Any]:
-    """What the evidence of a finding says about its match."""
-    return {
+def where_found(history: History, match: Any) -> dict[str, Any]:
+    """What the evidence of a finding says about its match: the place, the tenants, the times.
+
+    Times are seconds from the start of whichever of the two was sent first.
+    """
+    found = {
         "field": match.field,
         "start": int(match.start),
         "end": int(match.end),
         "variant": match.variant,
+        "recipient_tenant": history.by_id(match.recipient).tenant,
     }
+    if match.owner == "phantom":
+        return found
+    found["source_tenant"] = history.by_id(match.source).tenant
+    source, recipient = history.answer(match.source), history.answer(match.recipient)
+    if source is None or recipient is None:
+        return found
+    origin_ns = min(source.start_ns, recipient.start_ns)
+    for name, seen in (("source", source), ("recipient", recipient)):
+        found[f"{name}_start_s"] = (seen.start_ns - origin_ns) / 1e9
+        found[f"{name}_end_s"] = (seen.end_ns - origin_ns) / 1e9
+    return found
 
 
 def who(request: Request, *, window: bool = False) -> str:

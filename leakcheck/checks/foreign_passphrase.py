@@ -61,7 +61,7 @@ def _leak(history: History, match: Any) -> Finding:
             f"{who(recipient, window=True)} was answered with the passphrase that only "
             f"{who(source)}{given}; {when(history, source.id, recipient.id)}."
         ),
-        evidence=where_found(match),
+        evidence=where_found(history, match),
     )
 
 
@@ -84,5 +84,5 @@ def _impossible(history: History, match: Any) -> Finding:
             f"{who(recipient, window=True)} was answered with {what}, which was never sent: "
             "passphrases can be guessed here, or the harness sent what it should not have."
         ),
-        evidence=where_found(match),
+        evidence=where_found(history, match),
     )

@@ -96,7 +96,7 @@ def _foreign(history: History, match: Any, kept: frozenset[str]) -> Finding:
             f"{who(recipient, window=True)} was answered with the ticket of {who(source)} "
             f"{beside}; {when(history, source.id, recipient.id)}."
         ),
-        evidence=where_found(match),
+        evidence=where_found(history, match),
     )
 
 

@@ -1,9 +1,11 @@
 """Nobody may be answered with somebody else's passphrase."""
 
 import pytest
-from shorthand import history, passphrase, ticket, withheld
+from shorthand import history, passphrase, ticket, with_chunks, withheld
 
 from leakcheck.checks import excerpt, foreign_passphrase, seconds
+from leakcheck.passphrase import phantoms
+from leakcheck.records import Chunk
 
 
 def findings(h):
@@ -88,6 +90,16 @@ def test_a_withheld_passphrase_accuses_the_experiment_and_nobody_else():
     assert (found.anomaly, found.severity, found.source) == ("withheld-passphrase", "note", "a")
     assert found.excerpt[slice(*found.mark)] == withheld("a")
     assert "never sent" in found.explanation
+
+
+def test_a_phantom_that_shows_accuses_the_words_and_names_no_source():
+    h = history("a> b> a=a b=b")
+    plan = h.plans[0]
+    length = plan.scenario.load.passphrase_words
+    phantom = phantoms(plan.seed, "tiny", 0, plan.words, length, 20)[0]
+    (found,) = findings(with_chunks(h, "b", Chunk(text=phantom)))
+    assert (found.anomaly, found.severity, found.source) == ("withheld-passphrase", "note", None)
+    assert "a phantom, which was never sent" in found.explanation
 
 
 def test_the_note_says_what_the_control_was():
