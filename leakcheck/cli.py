@@ -21,13 +21,18 @@ _KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
 _SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
 _EPILOG = """\
 exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
-130 interrupted. Every flag of `run` can be set by the environment as LEAKCHECK_<FLAG>, for example
-LEAKCHECK_TARGET; API keys only ever come from the environment (--api-key-env NAME)."""
+130 interrupted. LEAKCHECK_TARGET (or OPENAI_BASE_URL), LEAKCHECK_MODEL, LEAKCHECK_SEED and
+LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never a traceback for a user's mistake."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if arguments.command is serve:
+        arguments.flags = rest  # the engine knows its own flags
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = arguments.command(arguments)
     except LeakcheckError as error:
@@ -115,7 +120,6 @@ def _parser() -> argparse.ArgumentParser:
         help="the embedded engine as an OpenAI-compatible server",
         add_help=False,
     )
-    command.add_argument("flags", nargs=argparse.REMAINDER, help="see leakcheck serve --help")
     command.set_defaults(command=serve)
     command = commands.add_parser("validate", help="read scenario files and plan; send nothing")
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO")

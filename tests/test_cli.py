@@ -83,6 +83,17 @@ def test_a_wrong_fault_names_the_right_ones():
     assert "Traceback" not in done.stderr
 
 
+def test_serve_hands_its_flags_to_the_engine():
+    assert "--prefix-cache" in leakcheck("serve", "--help").stdout.replace("--no-", "--")
+    done = leakcheck("serve", "--fault", "no-such")
+    assert (done.returncode, "prefix-length-only" in done.stderr) == (2, True)
+
+
+def test_an_unknown_flag_is_refused():
+    done = leakcheck("run", "--tarhget", "x")
+    assert (done.returncode, "--tarhget" in done.stderr) == (2, True)
+
+
 def test_validate_says_what_each_shipped_scenario_would_send():
     done = leakcheck("validate")
     assert done.returncode == 0, done.stderr
