@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from leakcheck.history import History
-from leakcheck.records import Request
+from leakcheck.records import Finding, Request
 
 EXCERPT_CHARS = 160
 
@@ -31,6 +31,29 @@ def quote(history: History, match: Any) -> tuple[str, tuple[int, int]]:
     """The excerpt and mark of a row of `matches`."""
     text = history.text(match.recipient, match.field, observation=match.observation)
     return excerpt(text, match.start, match.end)
+
+
+def leak(history: History, match: Any, *, check: str, anomaly: str, what: str) -> Finding:
+    """The finding that a row of `matches` makes: `what` (such as `the ticket of r1`) was shown."""
+    recipient = history.by_id(match.recipient)
+    text, mark = quote(history, match)
+    return Finding(
+        check=check,
+        anomaly=anomaly,
+        severity="leak",
+        scenario=recipient.scenario,
+        window=recipient.window,
+        recipient=recipient.id,
+        source=match.source,
+        relation=history.relation(match.source, recipient.id),
+        excerpt=text,
+        mark=mark,
+        explanation=(
+            f"{who(recipient, window=True)} was answered with {what}; "
+            f"{when(history, match.source, recipient.id)}."
+        ),
+        evidence=where_found(history, match),
+    )
 
 
 def where_found(history: History, match: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakcheck.checks import first_of_each_pair, quote, when, where_found, who
+from leakcheck.checks import first_of_each_pair, leak, quote, where_found, who
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding
 
@@ -41,28 +41,11 @@ def check(history: History) -> CheckResult:
 
 
 def _leak(history: History, match: Any) -> Finding:
-    source, recipient = history.by_id(match.source), history.by_id(match.recipient)
-    text, mark = quote(history, match)
-    owners = [history.by_id(owner) for owner in history.owners(source.id)]
+    owners = [history.by_id(owner) for owner in history.owners(match.source)]
     twins = sum(owner.replays is None for owner in owners) - 1
     given = f" and its {twins} twins were given" if twins else " was given"
-    return Finding(
-        check=CHECK,
-        anomaly="foreign-passphrase",
-        severity="leak",
-        scenario=recipient.scenario,
-        window=recipient.window,
-        recipient=recipient.id,
-        source=source.id,
-        relation=history.relation(source.id, recipient.id),
-        excerpt=text,
-        mark=mark,
-        explanation=(
-            f"{who(recipient, window=True)} was answered with the passphrase that only "
-            f"{who(source)}{given}; {when(history, source.id, recipient.id)}."
-        ),
-        evidence=where_found(history, match),
-    )
+    what = f"the passphrase that only {who(history.by_id(match.source))}{given}"
+    return leak(history, match, check=CHECK, anomaly="foreign-passphrase", what=what)
 
 
 def _impossible(history: History, match: Any) -> Finding:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakcheck.checks import excerpt, first_of_each_pair, quote, when, where_found, who
+from leakcheck.checks import excerpt, first_of_each_pair, leak, who
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding
 
@@ -78,26 +78,9 @@ def _notes(first: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _foreign(history: History, match: Any, kept: frozenset[str]) -> Finding:
-    source, recipient = history.by_id(match.source), history.by_id(match.recipient)
-    text, mark = quote(history, match)
-    beside = "beside its own" if recipient.id in kept else "in place of its own"
-    return Finding(
-        check=CHECK,
-        anomaly="foreign-answer",
-        severity="leak",
-        scenario=recipient.scenario,
-        window=recipient.window,
-        recipient=recipient.id,
-        source=source.id,
-        relation=history.relation(source.id, recipient.id),
-        excerpt=text,
-        mark=mark,
-        explanation=(
-            f"{who(recipient, window=True)} was answered with the ticket of {who(source)} "
-            f"{beside}; {when(history, source.id, recipient.id)}."
-        ),
-        evidence=where_found(history, match),
-    )
+    beside = "beside its own" if match.recipient in kept else "in place of its own"
+    what = f"the ticket of {who(history.by_id(match.source))} {beside}"
+    return leak(history, match, check=CHECK, anomaly="foreign-answer", what=what)
 
 
 def _lost(
