@@ -43,7 +43,8 @@ def check(history: History) -> CheckResult:
 def _leak(history: History, match: Any) -> Finding:
     owners = [history.by_id(owner) for owner in history.owners(match.source)]
     twins = sum(owner.replays is None for owner in owners) - 1
-    given = f" and its {twins} twins were given" if twins else " was given"
+    others = "its twin" if twins == 1 else f"its {twins} twins"
+    given = f" and {others} were given" if twins else " was given"
     what = f"the passphrase that only {who(history.by_id(match.source))}{given}"
     return leak(history, match, check=CHECK, anomaly="foreign-passphrase", what=what)
 
