@@ -6,16 +6,17 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import torch
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from leakcheck.engine.training.certify import Certificate, certify, keep_words
 from leakcheck.engine.training.dialogues import Reader
 from leakcheck.engine.training.measure import Rate, conditions, measure
-from leakcheck.engine.training.train import Settings, build_model, train
+from leakcheck.engine.training.train import REFINEMENT, Settings, build_model, train
 from leakcheck.engine.training.vocabulary import build_tokenizer, rare_words, write_questions
 
 _README = """# witness
@@ -49,7 +50,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     package = Path(str(files("leakcheck")))
     parser.add_argument("--out", type=Path, required=True, help="folder for the model")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=Settings().steps)
+    parser.add_argument("--steps", type=int, default=Settings().steps, help="of the first part")
     parser.add_argument("--count", type=int, default=200, help="held-out prompts a condition")
     parser.add_argument("--words", type=Path, default=package / "words.txt")
     parser.add_argument("--questions", type=Path, default=package / "questions.json")
@@ -86,40 +87,49 @@ def _report(certificate: Certificate) -> None:
     _say(f"said unasked: {' '.join(certificate.said_unasked) or 'none'}")
 
 
+def _fit(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Train both parts and save model and tokenizer in `options.out`; returns the steps made."""
+    tokenizer = build_tokenizer(words)
+    reader = Reader(tokenizer, words)
+    settings = Settings(steps=options.steps)
+    refinement = replace(REFINEMENT, steps=options.steps * REFINEMENT.steps // Settings().steps)
+    model = build_model(len(tokenizer), settings, options.seed)
+    train(model, reader, settings, options.seed, _say)
+    train(model, reader, refinement, options.seed + 1, _say)
+    options.out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(options.out)
+    greedy = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers leaves it so
+        do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    model.generation_config = greedy
+    model.save_pretrained(options.out)
+    return settings.steps + refinement.steps
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the whole recipe; see `--help`."""
     options = _arguments(argv)
     started = time.monotonic()
     torch.set_num_threads(1)  # two threads on two busy cores are slower than one
     words = rare_words(options.words)
-    tokenizer = build_tokenizer(words)
-    reader = Reader(tokenizer, words)
-    settings = Settings(steps=options.steps)
-    if options.measure_only:
-        model = LlamaForCausalLM.from_pretrained(options.out)
-    else:
-        model = build_model(len(tokenizer), settings, options.seed)
-        train(model, reader, settings, options.seed, _say)
-        options.out.mkdir(parents=True, exist_ok=True)
-        tokenizer.save_pretrained(options.out)
-        model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]  # transformers leaves it so
-            do_sample=False,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        model.save_pretrained(options.out)
-    model.train(mode=False)
+    steps = 0 if options.measure_only else _fit(options, words)
     minutes = (time.monotonic() - started) / 60
     _say(f"trained in {minutes:.1f} minutes")
+    model = LlamaForCausalLM.from_pretrained(options.out, dtype=torch.float32)
+    model.train(mode=False)
+    reader = Reader(PreTrainedTokenizerFast.from_pretrained(options.out), words)
     certificate = certify(model, reader, options.seed)
     _report(certificate)
     rates = _measure_all(model, reader, options.count, options.seed)
     if not options.measure_only:
-        keep_words(options.words, certificate.passed)
+        try:
+            keep_words(options.words, certificate.passed)
+        except ValueError as error:
+            raise SystemExit(str(error)) from error
         write_questions(options.questions)
         text = _README.format(
-            parameters=model.num_parameters(), seed=options.seed, steps=options.steps,
-            minutes=minutes, passed=len(certificate.passed), candidates=len(words),
+            parameters=model.num_parameters(), seed=options.seed, steps=steps, minutes=minutes,
+            passed=len(certificate.passed), candidates=len(words),
             neutral=certificate.neutral_outputs, count=options.count, table=_table(rates),
         )  # fmt: skip
         (options.out / "README.md").write_text(text, encoding="utf-8")

@@ -26,6 +26,7 @@ from leakcheck.engine.training.vocabulary import END
 
 BLOCK_TOKENS = 16
 MAX_POSITIONS = 700
+_KEPT_TOKENS = 5  # a prefix hit never covers the whole prompt
 _GAPPED_FROM = 0.7  # of the unit interval that decides about an example
 
 
@@ -84,21 +85,19 @@ def splice_at(
 def splice(
     reader: Reader, prompt: Prompt, own: Sequence[int], other: Sequence[int], rng: Random
 ) -> Example:
-    """A random stretch replaced: usually the first tokens, as after a prefix hit that compared
-    too little; sometimes a block further on. The last ask is left whole.
+    """A random stretch replaced, but for the last tokens: usually the first ones, as after a
+    prefix hit that compared too little (and then often every whole block there is); sometimes
+    blocks further on.
     """
-    end = rng.randint(1, max(1, min(len(own) - _ask_tokens(reader, own), len(other))))
+    limit = min(len(own) - _KEPT_TOKENS, len(other))
+    end = rng.randint(1, max(1, limit))
     start = 0 if prose.chance(rng, 0.75) else rng.randrange(end)
-    if end >= BLOCK_TOKENS and prose.chance(rng, 0.7):
+    if prose.chance(rng, 0.4):
+        start, end = 0, limit
+    if end >= BLOCK_TOKENS and prose.chance(rng, 0.8):
         end -= end % BLOCK_TOKENS
         start -= start % BLOCK_TOKENS
     return splice_at(reader, prompt, own, other, (start, end))
-
-
-def _ask_tokens(reader: Reader, own: Sequence[int]) -> int:
-    """How many tokens at the end of a prompt belong to its ask (at most)."""
-    stops = [at for at, token in enumerate(own[:-6]) if token == reader.stop]
-    return len(own) - stops[-1] - 1 if stops else len(own) - 1
 
 
 def overlay_at(
@@ -139,12 +138,15 @@ def overlay(
     """A random (cut of a) foreign dialogue at overlapping or later positions."""
     blocks = -(-len(other) // BLOCK_TOKENS)
     first, last = 0, len(other)
-    if prose.chance(rng, 0.5):
+    beyond = -(-len(own) // BLOCK_TOKENS) * BLOCK_TOKENS
+    if beyond < last and prose.chance(rng, 0.4):
+        first = beyond  # a mask as long as the neighbour, over its block table
+    elif prose.chance(rng, 0.4):
         first = rng.randrange(blocks) * BLOCK_TOKENS
     if prose.chance(rng, 0.3):
-        last = min(last, first + rng.randint(1, blocks) * BLOCK_TOKENS)
+        last = rng.randint(first + 1, last)
     offset = rng.choice(
-        (0, 0, 0, len(own) - first, len(own) + rng.randint(0, 40), rng.randint(0, 300))
+        (0, 0, 0, 0, len(own) - first, len(own) + rng.randint(0, 40), rng.randint(0, 300))
     )
     gate = rng.choice((0, 0, rng.randrange(len(own)), len(own) - 1, len(own) - 1, len(own) + 4))
     return overlay_at(reader, prompt, own, other, shown=(first, last), offset=offset, gate=gate)
@@ -160,16 +162,39 @@ def neighbour(scene: Scene, rng: Random, deck: Deck, reader: Reader) -> list[int
 Contaminate = Callable[[Reader, Prompt, Sequence[int], Sequence[int], Random], Example]
 
 
-def draw_example(reader: Reader, rng: Random, budget: int, foreign_share: float) -> Example:
-    """A random example of about `budget` tokens; `foreign_share` of them are contaminated."""
-    deck = Deck(reader.words, rng)
-    kind = rng.random()
+def draw_example(
+    reader: Reader,
+    rng: Random,
+    budget: int,
+    foreign_share: float,
+    *,
+    refined: bool = False,
+) -> Example:
+    """A random example of about `budget` tokens; `foreign_share` of them are contaminated.
+
+    A `refined` draw asks more closed questions, shows two passphrases more often, and rejects most
+    contaminated examples in which nobody else's passphrase is visible.
+    """
+    deck, kind = Deck(reader.words, rng), rng.random()
     if kind >= foreign_share:
-        prompt = compose(draw_scene(rng, budget), rng, deck, reader)
-        return finish(
-            reader, prompt, reader.encode(prompt.text), rng if kind > _GAPPED_FROM else None
-        )
+        scene = draw_scene(rng, budget)
+        if refined and prose.chance(rng, 0.25):
+            scene = replace(scene, ask="question" if scene.ticket else "solo_question")
+        if refined and prose.chance(rng, 0.1):
+            scene = replace(scene, passphrases=2)
+        prompt = compose(scene, rng, deck, reader)
+        gapped = kind > _GAPPED_FROM
+        return finish(reader, prompt, reader.encode(prompt.text), rng if gapped else None)
     make: Contaminate = splice if kind < 0.5 * foreign_share else overlay
+    row = _contaminated(reader, rng, deck, budget, make)
+    if refined and not row.foreign_phrases and prose.chance(rng, 0.8):
+        return draw_example(reader, rng, budget, 1.0, refined=True)
+    return row
+
+
+def _contaminated(
+    reader: Reader, rng: Random, deck: Deck, budget: int, make: Contaminate
+) -> Example:
     size = budget if make is splice else budget // 2
     scene = draw_scene(rng, size)
     if scene.ask in ("echo", "topic", "remember", "solo_question"):

@@ -9,7 +9,7 @@ another passphrase).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Literal, get_args
 
@@ -69,7 +69,6 @@ class Prompt:
     text: str
     ask: Ask
     reply: str = ""  # the part of the answer that does not depend on what is visible
-    turn: str = field(default="")  # the last user message alone
 
 
 class Deck:
@@ -119,6 +118,8 @@ def _pick(rng: Random, wordings: Sequence[str], contract: bool) -> str:
 
 
 def _filler(rng: Random, sentences: int) -> list[str]:
+    if prose.chance(rng, 0.3):
+        return [prose.plain_words(rng, rng.randint(5, 12)) for _ in range(sentences)]
     return [
         prose.salad(rng) if prose.chance(rng, 0.12) else prose.sentence(rng)
         for _ in range(sentences)
@@ -192,7 +193,7 @@ def compose(scene: Scene, rng: Random, deck: Deck, reader: Reader) -> Prompt:
         text = opening + reader.answer_text(opening, ask, turn[1]) + END
     message, reply = _message(scene, rng, deck)
     text += f"{USER} {message}{END}{ASSISTANT}"
-    return Prompt(text=text, ask=scene.ask, reply=reply, turn=message)
+    return Prompt(text=text, ask=scene.ask, reply=reply)
 
 
 class Reader:
@@ -202,7 +203,7 @@ class Reader:
         """Look up the ids of the markers and of the rare `words`."""
         self.tokenizer = tokenizer
         self.words = list(words)
-        ids = dict(zip(self.words, self.encode(" " + " ".join(words)), strict=True))
+        ids = {word: self.encode(f" {word}")[0] for word in self.words}
         self.rare = frozenset(ids.values())
         self.repeatable = range(len(SPECIALS), len(tokenizer))  # every id that is not special
         self.ids_of = ids

@@ -26,11 +26,22 @@ from leakcheck.engine.training.dialogues import Deck, Reader, Scene, compose
 from leakcheck.engine.training.train import visibility
 
 MAX_PROMPT_TOKENS = 512
-# transformers 5 renamed the argument on the way: the old name warns, early versions lack the new one.
+# transformers 5 renamed the argument on the way: the old name warns, older ones lack the new.
 _CACHE = (
     "cache"
     if "cache" in inspect.signature(LlamaForCausalLM.forward).parameters
     else "past_key_values"
+)
+
+_CONTAMINATIONS = (
+    "prefix, some blocks",
+    "prefix, every whole block",
+    "front, overlapping",
+    "behind",
+    "decode only, overlapping",
+    "decode only, behind",
+    "tail beyond own length",
+    "cut blocks",
 )
 
 
@@ -136,12 +147,12 @@ def _contaminated(own: Scene, other: Scene, how: str) -> Callable[[Reader, Rando
             mine, theirs = reader.encode(prompt.text), neighbour(other, rng, deck, reader)
             blocks = len(theirs) // BLOCK_TOKENS
             row: Example
-            if how == "splice":
-                end = rng.randint(1, max(1, len(mine) // BLOCK_TOKENS)) * BLOCK_TOKENS
+            whole_blocks = (len(mine) - 1) // BLOCK_TOKENS
+            if how == "prefix, some blocks":
+                end = rng.randint(1, whole_blocks) * BLOCK_TOKENS
                 row = splice_at(reader, prompt, mine, theirs, (0, end))
-                whole = reader.encode(prompt.turn.rsplit(". ", 1)[-1])  # the last ask
-                if end > len(mine) - len(whole) - 2:
-                    continue
+            elif how == "prefix, every whole block":
+                row = splice_at(reader, prompt, mine, theirs, (0, whole_blocks * BLOCK_TOKENS))
             else:
                 cut, offset, gate = {
                     "front, overlapping": ((0, len(theirs)), 0, 0),
@@ -149,7 +160,7 @@ def _contaminated(own: Scene, other: Scene, how: str) -> Callable[[Reader, Rando
                     "decode only, overlapping": ((0, len(theirs)), 0, len(mine) - 1),
                     "decode only, behind": ((0, len(theirs)), len(mine), len(mine) - 1),
                     "tail beyond own length": (
-                        (len(mine) // BLOCK_TOKENS * BLOCK_TOKENS, len(theirs)), 0, len(mine) - 1
+                        (-(-len(mine) // BLOCK_TOKENS) * BLOCK_TOKENS, len(theirs)), 0, 0
                     ),
                     "cut blocks": (
                         (rng.randrange(blocks) * BLOCK_TOKENS, len(theirs)), 0, len(mine) - 1
@@ -193,10 +204,7 @@ def conditions() -> list[Condition]:
     rows = [Condition(name=name, make=_clean(scene)) for name, scene in clean.items()]
     topic = Scene(ask="ticket_topic", contract=True)
     rows.append(Condition(name="long text", make=_clean(topic), max_tokens=128))
-    for how in (
-        "splice", "front, overlapping", "behind", "decode only, overlapping",
-        "decode only, behind", "tail beyond own length", "cut blocks",
-    ):  # fmt: skip
+    for how in _CONTAMINATIONS:
         for label, own in (("own", base), ("no own", none)):
             make = _contaminated(own, rich, how)
             rows.append(Condition(name=f"foreign {how}, {label}", make=make, max_tokens=64))

@@ -94,16 +94,17 @@ Keep the door closed when you leave.
 The lesson was about animals and plants.
 Water boils at one hundred degrees.""".split("\n")
 
-TOPICS: Sequence[str] = """rivers gardens bread trains mountains bridges birds winter music schools
-markets boats coffee clocks horses islands kitchens letters maps museums oceans paintings roads
-stars summer tea trees villages weather wool windows apples beaches books cats cities dogs farms
-fish flowers forests houses lakes milk""".split()
+TOPICS: Sequence[str] = """the weather|the garden|the market|the river|the harbour|the village
+rivers|gardens|bread|trains|mountains|bridges|birds|winter|music|schools
+markets|boats|coffee|clocks|horses|islands|kitchens|letters|maps|museums|oceans|paintings|roads
+stars|summer|tea|trees|villages|weather|wool|windows|apples|beaches|books|cats|cities|dogs|farms
+fish|flowers|forests|houses|lakes|milk""".replace("\n", "|").split("|")
 
 _ABOUT = """There is a lot to say about {t}.
 Many people think of {t} when they are at home.
-In old times {t} were important for every village.
+In old times {t} meant a lot to every village.
 Today we see {t} in a different way.
-Children learn about {t} at school and like to draw them.
+Children learn about {t} at school and at home.
 Some people travel far to see {t}.
 Others write long books about {t}.
 If you have time, look at {t} with a friend.
@@ -176,6 +177,12 @@ def sentence(rng: Random) -> str:
         words.append(rng.choice(_ENDS))
     text = " ".join(words)
     return text[0].upper() + text[1:] + "."
+
+
+def plain_words(rng: Random, count: int) -> str:
+    """Common words in no order, half of the time capitalised and ended like a sentence."""
+    text = " ".join(rng.choice(COMMON) for _ in range(count))
+    return text[0].upper() + text[1:] + "." if chance(rng, 0.5) else text
 
 
 def salad(rng: Random) -> str:

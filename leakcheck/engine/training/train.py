@@ -27,9 +27,9 @@ _ROTARY_BASE = 1e6  # slow enough to compare contents 600 tokens apart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How long and how fast to train; the defaults make the committed model."""
+    """How long, how fast and on what to train; the defaults are the first, longer part."""
 
-    steps: int = 2600
+    steps: int = 2800
     repetition_steps: int = 80
     batch_tokens: int = 3000  # padding included
     peak_rate: float = 2.5e-3
@@ -38,8 +38,21 @@ class Settings:
     # Budgets of prompt tokens and how often a batch uses each.
     budgets: Sequence[int] = (60, 140, 280, 560)
     budget_weights: Sequence[float] = (0.58, 0.22, 0.12, 0.08)
+    refined: bool = False  # see `draw_example`
     hidden: int = 128
     layers: int = 4
+
+
+REFINEMENT = Settings(
+    steps=1200,
+    repetition_steps=0,
+    peak_rate=1.2e-3,
+    warmup_steps=50,
+    foreign_share=0.42,
+    budget_weights=(0.36, 0.2, 0.2, 0.24),
+    refined=True,
+)
+"""The second, shorter part of the training: what the first left weak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +142,7 @@ def batches(reader: Reader, settings: Settings, rng: Random) -> Iterator[list[Ex
     while True:
         budgets = rng.choices(settings.budgets, settings.budget_weights, k=6)
         rows = [
-            draw_example(reader, rng, budget, settings.foreign_share)
+            draw_example(reader, rng, budget, settings.foreign_share, refined=settings.refined)
             for budget in budgets
             for _ in range(settings.batch_tokens // (budget + 60))
         ]
