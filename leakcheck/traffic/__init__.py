@@ -68,8 +68,15 @@ class Window:
         sampling: Sampling | None = None,
         **fields: Any,
     ) -> Request:
-        """The request that is `number`-th in its phase: dealt to a worker and a lane in turn."""
+        """The request that is `number`-th in its phase: dealt to a worker and a lane in turn.
+
+        For a target that continues texts, `text` gets an end that makes it repeat its owner's
+        ticket and passphrase.
+        """
         load = self.load
+        ticket, passphrase = fields.get("ticket"), fields.get("passphrase")
+        if self.facts.continues and ticket is not None:
+            text += wording.records(ticket.text, None if passphrase is None else passphrase.text)
         return Request(
             id=f"r{next(self.ids):05}",
             scenario=self.scenario,

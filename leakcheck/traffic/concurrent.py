@@ -12,6 +12,7 @@ from leakcheck.traffic import Window, user_text
 def plan(
     window: Window,
     *,
+    smallest: int | None = None,
     eliciting: float = 0.7,
     free: float = 0.1,
     owners: float = 0.75,
@@ -20,8 +21,9 @@ def plan(
     max_filler_words: int = 60,
     free_tokens: int = 96,
 ) -> Iterator[Request]:
-    """Plan one burst.
+    """Plan one burst of `load.requests`, or of a size drawn from there down to `smallest`.
 
+    Sizes halve from step to step, so that the report can show the leak rate against concurrency.
     `eliciting` and `free` are the shares of requests that ask for every passphrase in sight and
     that only decode for a long time (`free_tokens`); the rest is neutral. `owners` is the share
     that carries a passphrase (requests without one react differently to a foreign one), and
@@ -30,7 +32,10 @@ def plan(
     chunks.
     """
     rng, load = window.rng, window.load
-    for number in range(load.requests):
+    sizes = [load.requests]
+    while smallest is not None and sizes[-1] // 2 >= max(smallest, 2):
+        sizes.append(sizes[-1] // 2)
+    for number in range(rng.choice(sizes)):
         draw = rng.random()
         ask: Ask = (
             "eliciting" if draw < eliciting else "free" if draw < eliciting + free else "neutral"

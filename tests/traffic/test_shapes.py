@@ -1,4 +1,5 @@
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -120,3 +121,8 @@ def test_neutral_and_planted_companions_have_the_same_shape():
 
 def test_filler_never_contains_a_rare_word():
     assert not set(wording.WORDS) & set(load_words())
+
+
+def test_windows_of_several_sizes_show_the_leak_rate_against_concurrency():
+    sizes = Counter(r.window for r in planned("rare-token-passphrase", 60)).values()
+    assert set(sizes) == {4, 8, 16}
