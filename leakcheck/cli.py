@@ -15,7 +15,7 @@ from leakcheck.errors import LeakcheckError, UsageError
 from leakcheck.records import EXIT_INTERRUPTED, Report, Target
 
 if TYPE_CHECKING:
-    from leakcheck.experiment import Options
+    from leakcheck.session import Setup
 
 _KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
 _SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
@@ -60,8 +60,35 @@ def run(arguments: argparse.Namespace) -> int:
             folder = Path(arguments.resume)
             result = experiment.resume(folder, watch)
         else:
-            result, folder = experiment.run(_options(arguments), watch)
+            options = experiment.Options(
+                scenarios=_paths(arguments.scenarios),
+                overrides=_overrides(arguments),
+                setup=_setup(arguments, arguments.out),
+            )
+            result, folder = experiment.run(options, watch)
     return _show(result, folder)
+
+
+def words(arguments: argparse.Namespace) -> int:
+    """Measure which words a model echoes and does not say unasked; write them to a file."""
+    from leakcheck import certify  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    options = certify.Options(
+        setup=_setup(arguments, arguments.reports),
+        file=arguments.out,
+        repeats=arguments.repeats,
+        neutral=arguments.neutral,
+        workers=arguments.workers,
+        lanes=arguments.lanes,
+    )
+    with progress(sys.stderr) as watch:
+        result = certify.run(options, watch, lambda line: print(line, file=sys.stderr))
+    if result is None:
+        print("leakcheck: interrupted; no list of words was written", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(result)
+    return 0
 
 
 def analyze(arguments: argparse.Namespace) -> int:
@@ -112,6 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"leakcheck {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _run_parser(commands)
+    _words_parser(commands)
     command = commands.add_parser("analyze", help="the same report again, without the target")
     command.add_argument("run_dir", metavar="RUN_DIR")
     command.set_defaults(command=analyze)
@@ -136,12 +164,40 @@ def _run_parser(commands: Any) -> None:
     command.set_defaults(command=run)
     add = command.add_argument
     add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
-    for flag, settings in _RUN_FLAGS.items():
-        add(flag, **settings)
+    _target_flags(command)
+    add("--out", type=Path, metavar="DIR", help="where run folders go (default reports)")
+    add("--resume", metavar="RUN_DIR", type=Path, help="go on with an interrupted run")
     _override_flags(command)
 
 
-_RUN_FLAGS: dict[str, dict[str, Any]] = {
+def _words_parser(commands: Any) -> None:
+    command = commands.add_parser("words", help="measure which words a model can be tested with")
+    command.set_defaults(command=words)
+    _target_flags(command)
+    add = command.add_argument
+    add("--out", type=Path, metavar="FILE", required=True, help="where the words that pass go")
+    add("--repeats", type=_positive, default=20, metavar="N", help="tries a word (default 20)")
+    add("--neutral", type=_positive, default=100, metavar="N",
+        help="answers to neutral requests (default 100)")  # fmt: skip
+    add("--workers", type=_positive, default=4, metavar="N", help="processes (default 4)")
+    add("--lanes", type=_positive, default=4, metavar="N",
+        help="requests in flight in each process (default 4)")  # fmt: skip
+    add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
+    add("--reports", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _target_flags(command: argparse.ArgumentParser) -> None:
+    for flag, settings in _TARGET_FLAGS.items():
+        command.add_argument(flag, **settings)
+
+
+_TARGET_FLAGS: dict[str, dict[str, Any]] = {
     "--target": {"metavar": "URL", "help": "base URL, such as http://127.0.0.1:8000/v1"},
     "--model": {
         "metavar": "M",
@@ -178,8 +234,6 @@ _RUN_FLAGS: dict[str, dict[str, Any]] = {
     },
     "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
     "--seed": {"type": int, "metavar": "N", "help": "equal seeds give equal plans (default 0)"},
-    "--out": {"type": Path, "metavar": "DIR", "help": "where run folders go (default reports)"},
-    "--resume": {"metavar": "RUN_DIR", "type": Path, "help": "go on with an interrupted run"},
 }
 
 
@@ -204,21 +258,21 @@ def _env(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
-def _options(arguments: argparse.Namespace) -> Options:
-    from leakcheck.experiment import Options  # noqa: PLC0415 - heavy
+def _setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
+    from leakcheck.session import Setup  # noqa: PLC0415 - heavy
 
     target = _target(arguments)
     model = arguments.model or _env("LEAKCHECK_MODEL") or "witness"
     flags = [f"--model={model}", f"--seed={_seed(arguments)}", *arguments.engine_flag]
     if arguments.fault:
         flags.append(f"--fault={arguments.fault}")
-    return Options(
-        scenarios=_paths(arguments.scenarios),
-        overrides=_overrides(arguments),
+    return Setup(
         target=target,
         engine=None if target else tuple(flags),
+        api=arguments.api,
+        timeout_s=arguments.timeout_s or 60.0,
         seed=_seed(arguments),
-        out=arguments.out or Path(_env("LEAKCHECK_OUT") or "reports"),
+        out=out or Path(_env("LEAKCHECK_OUT") or "reports"),
         tokenizer=arguments.tokenizer,
         words=arguments.words,
         command=("leakcheck", *sys.argv[1:]),

@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
-import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import leakcheck
-from leakcheck import analyzer, embedded, history, report, runfolder, scenario, survey
+from leakcheck import analyzer, history, report, runfolder, scenario, session, survey
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.errors import HarnessError, UsageError
-from leakcheck.passphrase import assert_separate, load_words, rare_token_words, require_entropy
-from leakcheck.records import (
-    SCHEMA,
-    Plan,
-    Provenance,
-    Report,
-    Request,
-    RunEvent,
-    Scenario,
-    Style,
-    Target,
-    TargetFacts,
-)
-from leakcheck.runner import Runner
-
-_PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
-
-Watch = Callable[[str, int, int], None]
-"""Told what is being done (a scenario's name, `survey`, ...), how far, and out of how much."""
+from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
+from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
+from leakcheck.session import Opened, Session, Setup, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asked for. Either `target` or `engine` (flags of the embedded one) is set."""
+    """What a user asked for: which scenarios, with which values overridden, and around them."""
 
     scenarios: tuple[Path, ...]
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    target: Target | None = None
-    engine: tuple[str, ...] | None = None
-    seed: int = 0
-    out: Path = Path("reports")
-    tokenizer: str | None = None
-    words: Path | None = None
-    command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Open:
-    """A target that is there to be spoken to; `engine` is what an embedded one says of itself."""
-
-    target: Target
-    engine: embedded.Embedded | None
+    setup: Setup = field(default_factory=Setup)
 
 
 def run(options: Options, watch: Watch) -> tuple[Report, Path]:
@@ -69,29 +34,30 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     """
     scenarios = tuple(scenario.read(path, options.overrides) for path in options.scenarios)
     _require_different_names(scenarios)
-    with _opened(options.target, options.engine) as opened:
+    setup = options.setup
+    with session.opened(setup) as opened:
         watch(survey.NAME, 0, 1)
         models = survey.preflight(opened.target)
-        ready = None if opened.engine is None else opened.engine.ready
-        tokenizer = _tokenizer(options.tokenizer or (ready or {}).get("tokenizer"))
-        tokens = None if tokenizer is None else survey.tokens_of(tokenizer)
-        words, style = _words(options.words, tokenizer)
-        first = survey.plan(seed=options.seed, words=words, style=style, ids=itertools.count())
-        _plans(scenarios, first, TargetFacts())  # what cannot be is refused before anything is sent
+        tokenizer = opened.tokenizer(setup.tokenizer)
+        chat = opened.target.api == "chat"
+        tokens = None if tokenizer is None else survey.tokens_of(tokenizer, chat=chat)
+        # what cannot be is refused before anything is sent
+        first, notes = _survey(scenarios, setup, tokenizer)
         name = scenarios[0].name if len(scenarios) == 1 else "all"
-        folder = runfolder.create(options.out, name, options.seed)
-        origin = _provenance(options, opened.target, scenarios, ready)
+        folder = runfolder.create(setup.out, name, setup.seed)
+        origin = session.provenance(setup, opened, scenarios)
         runfolder.write_provenance(folder, origin)
         runfolder.write_plans(folder, [first])
-        with _session(folder, opened, scenarios, watch) as session:
-            if session.send(survey.NAME, first.requests):
+        with _started(folder, opened, scenarios, watch) as live:
+            if live.send(survey.NAME, first.requests) is None:
                 seen = runfolder.read_shards(folder).observations
                 found = survey.facts(first, seen, models=models, tokens=tokens)
+                found = replace(found, continues=not chat, notes=(*notes, *found.notes))
                 runfolder.write_provenance(folder, replace(origin, facts=found))
                 watch("plan", 0, 1)
                 plans = _plans(scenarios, first, found)
                 runfolder.write_plans(folder, [first, *plans])
-                session.send_all(plans)
+                _send_all(live, plans)
     return judge(folder, watch), folder
 
 
@@ -107,11 +73,13 @@ def resume(folder: Path, watch: Watch) -> Report:
     if len(plans) == 1:
         raise UsageError(f"{folder}: the run was stopped before it was planned; start a new one")
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
-    with _opened(origin.target, engine) as opened:
+    target = origin.target
+    setup = Setup(target=target, engine=engine, api=target.api, timeout_s=target.timeout_s)
+    with session.opened(setup) as opened:
         survey.preflight(opened.target)
-        _note(folder, "resumed")
-        with _session(folder, opened, origin.scenarios, watch) as session:
-            session.send_all(plans)
+        session.note(folder, "resumed")
+        with _started(folder, opened, origin.scenarios, watch) as live:
+            _send_all(live, plans)
     return judge(folder, watch)
 
 
@@ -161,37 +129,38 @@ def _require_different_names(scenarios: Sequence[Scenario]) -> None:
         seen[each.name] = each.path
 
 
-@contextmanager
-def _opened(target: Target | None, engine: Sequence[str] | None) -> Iterator[_Open]:
-    if engine is None:
-        if target is None:
-            raise UsageError("no target: give --target URL --model M, or --embedded")
-        yield _Open(target=target, engine=None)
-        return
-    with embedded.start(engine) as started:
-        started.ready["flags"] = list(engine)
-        local = Target(base_url=started.ready["base_url"], model=started.ready["model"])
-        yield _Open(target=local, engine=started)
+def _survey(
+    scenarios: Sequence[Scenario], setup: Setup, tokenizer: Any
+) -> tuple[Plan, tuple[str, ...]]:
+    """The survey, which fixes seed and words of the run, and what is to be said about the words.
 
+    Words of a file are taken as they are. Of the shipped ones, those that are whole tokens of a
+    known tokenizer are taken if the run can do with them, else all, as phrases. Raises UsageError
+    where no words will do.
+    """
 
-def _tokenizer(path: str | None) -> Any:
-    if path is None:
-        return None
-    from transformers import AutoTokenizer  # noqa: PLC0415 - a second to import: only when needed
+    def planned(words: Sequence[str], style: Style) -> Plan:
+        length = max(each.load.passphrase_words for each in scenarios)
+        first = survey.plan(
+            seed=setup.seed, words=words, style=style, ids=itertools.count(), length=length
+        )
+        _plans(scenarios, first, TargetFacts())
+        return first
 
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"--tokenizer {path}: no tokenizer can be loaded: {reason}") from error
-
-
-def _words(path: Path | None, tokenizer: Any) -> tuple[tuple[str, ...], Style]:
-    """The words of passphrases: certified by hand, whole rare tokens, or the shipped list."""
-    words = load_words() if path is None else load_words(path)
-    if tokenizer is None:
-        return words, "phrase"
-    return rare_token_words(tokenizer, words), "rare-token"
+    words = load_words(setup.words)
+    whole = () if tokenizer is None else whole_token_words(tokenizer, words)
+    if len(whole) == len(words):
+        return planned(words, "rare-token"), ()
+    if setup.words is None and whole:
+        try:
+            return planned(whole, "rare-token"), ()
+        except UsageError:
+            pass  # too few for such a run
+    few = (
+        f"passphrases are words of several tokens: only {len(whole)} of {len(words)} listed words "
+        "are whole tokens of this tokenizer, too few for this run (leakcheck words finds others)"
+    )
+    return planned(words, "phrase"), () if tokenizer is None or setup.words else (few,)
 
 
 def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tuple[Plan, ...]:
@@ -212,79 +181,26 @@ def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tu
 
 
 @contextmanager
-def _session(
-    folder: Path, opened: _Open, scenarios: Sequence[Scenario], watch: Watch
-) -> Iterator[_Session]:
+def _started(
+    folder: Path, opened: Opened, scenarios: Sequence[Scenario], watch: Watch
+) -> Iterator[Session]:
     """The workers of a run; what ends them for good is noted in the run folder, not raised."""
-    loads = [each.load for each in scenarios]
-    workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
     try:
-        with Runner(opened.target, folder, workers, lanes) as runner:
-            yield _Session(folder=folder, opened=opened, runner=runner, watch=watch)
+        with session.started(folder, opened, [each.load for each in scenarios], watch) as live:
+            yield live
     except HarnessError as error:
-        _note(folder, "harness-error", str(error))
+        session.note(folder, "harness-error", str(error))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Session:
-    """A run while its workers live."""
-
-    folder: Path
-    opened: _Open
-    runner: Runner
-    watch: Watch
-
-    def send(self, name: str, requests: Sequence[Request]) -> bool:
-        """Play requests; False, with the reason noted in the run folder, when the run is over."""
-        total = len(requests)
-        self.watch(name, 0, total)
-        played = self.runner.play(requests, on_progress=lambda done: self.watch(name, done, total))
-        if played.interrupted:
-            detail = f"during {name}, after {played.requests_done} of {total} requests"
-            _note(self.folder, "interrupted", detail)
-        elif played.target_lost:
-            engine = self.opened.engine
-            last = "" if engine is None else engine.last_words().rpartition("\n")[2]
-            detail = "; ".join(text for text in (played.target_lost, last) if text)
-            _note(self.folder, "target-lost", detail)
-        return not (played.interrupted or played.target_lost)
-
-    def send_all(self, plans: Sequence[Plan]) -> None:
-        """Send what has not been sent; then, if nothing broke, what confirms a suspicion."""
-        sent = runfolder.read_shards(self.folder)
-        for plan in plans:
-            todo = runfolder.remaining(plan.requests, sent)
-            if todo and not self.send(plan.scenario.name, todo):
-                return
-        while suspects := confirmations(history.read(self.folder)):
-            runfolder.append_requests(self.folder, suspects)
-            if not self.send("confirm", suspects):
-                return
-        _note(self.folder, "finished")
-
-
-def _note(folder: Path, kind: str, detail: str = "") -> None:
-    event = RunEvent(kind=kind, at_ns=time.monotonic_ns(), detail=detail)
-    runfolder.append_event(folder, event)
-
-
-def _provenance(
-    options: Options,
-    target: Target,
-    scenarios: tuple[Scenario, ...],
-    engine: dict[str, Any] | None,
-) -> Provenance:
-    return Provenance(
-        schema=SCHEMA,
-        leakcheck=leakcheck.__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        packages={name: importlib.metadata.version(name) for name in _PACKAGES},
-        command=options.command,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        seed=options.seed,
-        target=target,
-        facts=TargetFacts(),
-        scenarios=scenarios,
-        engine=engine,
-    )
+def _send_all(live: Session, plans: Sequence[Plan]) -> None:
+    """Send what has not been sent; then, if nothing broke, what confirms a suspicion."""
+    sent = runfolder.read_shards(live.folder)
+    for plan in plans:
+        todo = runfolder.remaining(plan.requests, sent)
+        if todo and live.send(plan.scenario.name, todo) is not None:
+            return
+    while suspects := confirmations(history.read(live.folder)):
+        runfolder.append_requests(live.folder, suspects)
+        if live.send("confirm", suspects) is not None:
+            return
+    session.note(live.folder, "finished")

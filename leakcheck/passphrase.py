@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Protocol
 
@@ -28,12 +29,16 @@ FALSE_MATCH_LIMIT = 1e-9
 """The largest chance of a false match in a run that `require_entropy` lets pass."""
 CHARS_PER_TOKEN = 8
 """Letters and digits planned for per generated token: twice what is usual."""
-ENOUGH_WORDS = 512
-"""With fewer shipped words as whole tokens, `rare_token_words` also looks into the vocabulary."""
-_WANTED_WORDS = 2048
+ENOUGH_WORDS = 2048
+"""With fewer listed words as whole tokens, `rare_token_words` also looks into the vocabulary."""
 _SHORTEST_WORD, _LONGEST_WORD = 5, 12
 _WITHHELD = "withheld passphrase"
 _WORD_START = ("\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}", "\N{LOWER ONE EIGHTH BLOCK}")
+
+
+def list_file(path: Path | None = None) -> Traversable:
+    """The list of words at `path`, or the one shipped with the package."""
+    return files("leakcheck") / "words.txt" if path is None else path
 
 
 def load_words(path: Path | None = None) -> tuple[str, ...]:
@@ -43,7 +48,7 @@ def load_words(path: Path | None = None) -> tuple[str, ...]:
     file and line, for a file that cannot be read, a word that is not all lower-case letters and
     digits, and a word that begins another one (or is there twice).
     """
-    source = files("leakcheck") / "words.txt" if path is None else path
+    source = list_file(path)
     try:
         lines = source.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -92,12 +97,26 @@ class Tokenizer(Protocol):
         """Ids to text."""
 
 
-def rare_token_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[str, ...]:
-    """Words that are one token each of this tokenizer, and rare in natural text; sorted.
+def whole_token_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[str, ...]:
+    """The words that are one token each of this tokenizer; sorted, none begins another.
 
     A word qualifies when, after a space in the middle of a sentence, it is one token that is
     neither special nor added, that decodes to just this word (so no byte, control or partial UTF-8
     token), and when the sentence survives decoding and encoding again.
+    """
+    return _prefix_free(_whole_tokens(_TokenCheck(tokenizer), words))
+
+
+def rare_token_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[str, ...]:
+    """Candidates for a model that can be measured: whole tokens, rare in natural text; sorted.
+
+    What is rare, `words` knows: the shipped list was chosen by frequency in natural text. Where
+    fewer than `ENOUGH_WORDS` of them are whole tokens, words of the vocabulary fill up to that
+    many: of all its words of 5 or more letters a to z in order of id, those between the middle and
+    the last twentieth, evenly spread, 12 letters at most. Being merged early is good evidence that
+    a word is common, hence not the first half; being merged last is what unfit tokens have in
+    common, hence not the end. A word that begins another one, or with another one, is left out: it
+    is a fragment, or common enough to have inflections and compounds.
 
     The largest ids are *not* simply taken. Ids follow the frequency in the corpus that the
     tokenizer was trained on, which need not be the model's; their end holds special, added and
@@ -106,24 +125,21 @@ def rare_token_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[str, .
     a server that decodes and encodes again, or derail the model: a leak of them goes unseen, and a
     difference they cause is none.
 
-    What is rare, `words` knows: the shipped list was chosen by frequency in natural text. Where
-    fewer than `ENOUGH_WORDS` of them qualify, words of the vocabulary fill up to 2048: of all its
-    words of 5 or more letters a to z in order of id, those between the middle and the last
-    twentieth, evenly spread, 12 letters at most. Being merged early is good evidence that a word is
-    common, hence not the first half; being merged last is what unfit tokens have in common, hence
-    not the end. A word that begins another one, or with another one, is left out: it is a
-    fragment, or common enough to have inflections and compounds.
-
-    Whether the model can echo them, and does not say them unasked, has to be measured on the model.
+    Whether the model can echo them, and does not say them unasked, has to be measured on the model
+    (`certify`): words of a vocabulary are never used before.
     """
     check = _TokenCheck(tokenizer)
-    kept = [word for word in words if len(word) >= _SHORTEST_WORD and check.is_whole_token(word)]
+    kept = _whole_tokens(check, words)
     if len(kept) < ENOUGH_WORDS:
         middle = _middle_of_vocabulary(tokenizer, check)
         middle = [word for word in middle if not _clashes(word, kept)]
-        room = min(len(middle), _WANTED_WORDS - len(kept))
+        room = min(len(middle), ENOUGH_WORDS - len(kept))
         kept += [middle[i * len(middle) // room] for i in range(room)]
     return _prefix_free(kept)
+
+
+def _whole_tokens(check: _TokenCheck, words: Iterable[str]) -> list[str]:
+    return [word for word in words if len(word) >= _SHORTEST_WORD and check.is_whole_token(word)]
 
 
 class _TokenCheck:
@@ -198,6 +214,15 @@ def entropy(pool: int, length: int) -> float:
     if pool < length:
         return -math.inf
     return math.fsum(math.log2(pool - used) for used in range(length))
+
+
+def words_needed(pool: int, bits: float, phrases: int) -> int | None:
+    """The smallest length, in words, of a passphrase of at least `bits` drawn out of `pool` words
+    that `phrases` of a window share; None where no length will do.
+    """
+    lengths = range(1, pool // phrases + 1)
+    enough = (k for k in lengths if entropy(pool - k * (phrases - 1), k) >= bits)
+    return next(enough, None)
 
 
 class Minter:

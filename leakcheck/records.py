@@ -22,6 +22,7 @@ Status = Literal["clean", "inconclusive", "error", "corruption", "leak"]
 Style = Literal["rare-token", "phrase"]
 Owner = Literal["own", "foreign", "phantom"]
 Relation = Literal["concurrent", "sequential", "unknown"]
+Api = Literal["chat", "completions"]
 
 EXIT_CODES: dict[Status, int] = {
     "clean": 0,
@@ -46,7 +47,7 @@ class Target:
     base_url: str
     model: str
     backend: str = "openai"
-    api: Literal["chat", "completions"] = "chat"
+    api: Api = "chat"
     api_key_env: str | None = None
     headers_env: dict[str, str] = field(default_factory=dict)
     ca_file: str | None = None
@@ -118,7 +119,8 @@ class TargetFacts:
 
     `block_tokens` is the unit in which the target reports prefix-cache hits (None: it reports
     none). `overhead_tokens` stand in front of the user's text in every chat prompt (the template),
-    and `tokens_per_word` is what one word of filler costs.
+    and `tokens_per_word` is what one word of filler costs. `continues`: the target goes on with a
+    text (completions) rather than answer one (chat).
     """
 
     models: tuple[str, ...] = ()
@@ -128,6 +130,7 @@ class TargetFacts:
     reports_cached_tokens: bool = False
     reports_logprobs: bool = False
     streams: bool = True
+    continues: bool = False
     notes: tuple[str, ...] = ()
 
 

@@ -112,7 +112,7 @@ def link_latest(folder: Path) -> None:
 
 def write_provenance(folder: Path, provenance: Provenance) -> None:
     """Write run.json, whole or not at all."""
-    _replace(folder / _RUN, _dump(provenance) + b"\n")
+    replace_file(folder / _RUN, _dump(provenance) + b"\n")
 
 
 def read_provenance(folder: Path) -> Provenance:
@@ -165,7 +165,7 @@ def write_plans(folder: Path, plans: Sequence[Plan]) -> None:
     for plan in plans:
         lines.append(b'{"plan":' + _dump(replace(plan, requests=())) + b"}\n")
         lines.extend(_request_line(request) for request in plan.requests)
-    _replace(folder / _PLAN, b"".join(lines))
+    replace_file(folder / _PLAN, b"".join(lines))
 
 
 def append_requests(folder: Path, requests: Iterable[Request]) -> None:
@@ -378,7 +378,8 @@ def _write(descriptor: int, line: bytes, path: Path) -> None:
         raise HarnessError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all. Raises HarnessError where the disk does not take it."""
     fresh = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         with fresh.open("wb", buffering=0) as file:

@@ -69,24 +69,30 @@ def preflight(target: Target) -> tuple[str, ...]:
     return () if probe is None else tuple(probe(target))
 
 
-def plan(*, seed: int, words: Sequence[str], style: Style, ids: Iterator[int]) -> Plan:
-    """The survey's requests: one tiny one with logprobs, then each length twice in a row."""
+def plan(
+    *, seed: int, words: Sequence[str], style: Style, ids: Iterator[int], length: int = 6
+) -> Plan:
+    """The survey's requests: one tiny one with logprobs, then each length twice in a row.
+
+    `length`: words of a passphrase, as many as in the scenarios that follow.
+    """
+    load = replace(SCENARIO.load, passphrase_words=length)
     requests: list[Request] = []
-    for index, length in enumerate((0, *_LENGTHS)):
+    for index, filler in enumerate((0, *_LENGTHS)):
         rng = random.Random(f"{seed}/{NAME}/{index}")
         window = Window(
             scenario=NAME,
             index=index,
             arm="planted",
-            load=SCENARIO.load,
+            load=load,
             facts=TargetFacts(),
             rng=rng,
-            minter=Minter(rng, words, style, SCENARIO.load.passphrase_words),
+            minter=Minter(rng, words, style, length),
             ids=ids,
         )
-        requests += _tiny(window) if length == 0 else _twice(window, length)
+        requests += _tiny(window) if filler == 0 else _twice(window, filler)
     return Plan(
-        scenario=SCENARIO,
+        scenario=replace(SCENARIO, load=load),
         seed=seed,
         words=tuple(words),
         style=style,
@@ -134,15 +140,17 @@ class Tokens:
     per_word: float
 
 
-def tokens_of(tokenizer: Any) -> Tokens | None:
-    """Measure a transformers tokenizer; None for one without a chat template."""
-    if not getattr(tokenizer, "chat_template", None):
+def tokens_of(tokenizer: Any, *, chat: bool = True) -> Tokens | None:
+    """Measure a transformers tokenizer; None for one without the template a chat needs."""
+    if chat and not getattr(tokenizer, "chat_template", None):
         return None
-    mark = wording.WORDS[0]
-    text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
-    )
-    before = text[: text.index(mark)]
+    before = ""
+    if chat:
+        mark = wording.WORDS[0]
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
+        )
+        before = text[: text.index(mark)]
     common = " " + " ".join(wording.WORDS)
 
     def count(piece: str) -> int:

@@ -16,7 +16,7 @@ LAYERS = [
     {"folding", "passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
     {"history"},
     {"backends", "traffic", "checks"},
-    {"scenario", "runner", "analyzer", "report", "survey", "embedded", "certify"},
+    {"scenario", "runner", "analyzer", "report", "survey", "embedded", "session", "certify"},
     {"experiment", "progress"},
     {"cli"},
 ]

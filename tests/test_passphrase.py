@@ -27,6 +27,8 @@ from leakcheck.passphrase import (
     phantoms_of,
     rare_token_words,
     require_entropy,
+    whole_token_words,
+    words_needed,
 )
 from leakcheck.records import (
     Gate,
@@ -192,7 +194,7 @@ def tokenizer():
 
 
 def test_shipped_words_that_are_whole_tokens_are_kept_and_no_others(tokenizer):
-    words = rare_token_words(tokenizer, [*WORDS, "marmoset"])
+    words = whole_token_words(tokenizer, [*WORDS, "marmoset"])
     assert len(words) >= 512
     assert set(words) <= set(WORDS[:900])
     for word in words:
@@ -222,6 +224,16 @@ def test_with_few_shipped_words_the_middle_of_the_vocabulary_fills_up():
     assert min(chosen) >= ids[len(ids) // 2]
     assert max(chosen) <= ids[len(ids) - len(ids) // 20]
     assert set(words) <= set(made)
+
+
+def test_the_length_a_passphrase_needs_grows_as_words_become_few():
+    assert words_needed(2304, 64.5, 32) == 6
+    assert words_needed(900, 64.5, 32) == 7
+    assert words_needed(60, 64.5, 32) is None
+    for pool in (300, 900, 2304):
+        needed = words_needed(pool, 40.0, 32)
+        assert entropy(pool - 31 * needed, needed) >= 40.0
+        assert entropy(pool - 31 * (needed - 1), needed - 1) < 40.0
 
 
 # --- minting -------------------------------------------------------------------------------------

@@ -1,0 +1,159 @@
+"""A run while its target and workers live: what every command that sends traffic shares."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import leakcheck
+from leakcheck import embedded, runfolder
+from leakcheck.errors import UsageError
+from leakcheck.records import (
+    SCHEMA,
+    Api,
+    Load,
+    Provenance,
+    Request,
+    RunEvent,
+    Scenario,
+    Target,
+    TargetFacts,
+)
+from leakcheck.runner import Runner
+
+_PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
+
+Watch = Callable[[str, int, int], None]
+"""Told what is being done (a scenario's name, `survey`, ...), how far, and out of how much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a user asked for around a run. Either `target` or `engine` is set: flags of the embedded
+    one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go.
+    """
+
+    target: Target | None = None
+    engine: tuple[str, ...] | None = None
+    api: Api = "chat"
+    timeout_s: float = 60.0
+    seed: int = 0
+    out: Path = Path("reports")
+    tokenizer: str | None = None
+    words: Path | None = None
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A target that is there to be spoken to; `engine` is the process of an embedded one."""
+
+    target: Target
+    engine: embedded.Embedded | None
+
+    @property
+    def ready(self) -> dict[str, Any] | None:
+        """What an embedded engine says of itself; None for any other target."""
+        return None if self.engine is None else self.engine.ready
+
+    def tokenizer(self, path: str | None) -> Any:
+        """The tokenizer at `path`, or else that of the embedded engine; None where none is known.
+
+        Raises UsageError for a path without one.
+        """
+        path = path or (self.ready or {}).get("tokenizer")
+        if path is None:
+            return None
+        from transformers import AutoTokenizer  # noqa: PLC0415 - a second to import
+
+        try:
+            return AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UsageError(f"--tokenizer {path}: no tokenizer can be loaded: {reason}") from error
+
+
+@contextmanager
+def opened(setup: Setup) -> Iterator[Opened]:
+    """The target, or the embedded engine, which lives as long as the `with` block."""
+    if setup.engine is None:
+        if setup.target is None:
+            raise UsageError("no target: give --target URL --model M, or --embedded")
+        yield Opened(target=setup.target, engine=None)
+        return
+    with embedded.start(setup.engine) as started:
+        started.ready["flags"] = list(setup.engine)
+        local = Target(
+            base_url=started.ready["base_url"],
+            model=started.ready["model"],
+            api=setup.api,
+            timeout_s=setup.timeout_s,
+        )
+        yield Opened(target=local, engine=started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """The workers of a run, ready to send what its folder has a plan for."""
+
+    folder: Path
+    opened: Opened
+    runner: Runner
+    watch: Watch
+
+    def send(self, name: str, requests: Sequence[Request]) -> RunEvent | None:
+        """Play requests. What ends the run, `interrupted` or `target-lost`, is noted in its folder
+        and returned; None when it may go on.
+        """
+        total = len(requests)
+        self.watch(name, 0, total)
+        played = self.runner.play(requests, on_progress=lambda done: self.watch(name, done, total))
+        if played.interrupted:
+            detail = f"during {name}, after {played.requests_done} of {total} requests"
+            return note(self.folder, "interrupted", detail)
+        if played.target_lost:
+            engine = self.opened.engine
+            last = "" if engine is None else engine.last_words().rpartition("\n")[2]
+            detail = "; ".join(text for text in (played.target_lost, last) if text)
+            return note(self.folder, "target-lost", detail)
+        return None
+
+
+@contextmanager
+def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -> Iterator[Session]:
+    """As many workers and lanes as the largest of `loads` needs. Raises HarnessError."""
+    workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
+    with Runner(opened.target, folder, workers, lanes) as runner:
+        yield Session(folder=folder, opened=opened, runner=runner, watch=watch)
+
+
+def note(folder: Path, kind: str, detail: str = "") -> RunEvent:
+    """Write down in the run folder what befell the run; return it."""
+    event = RunEvent(kind=kind, at_ns=time.monotonic_ns(), detail=detail)
+    runfolder.append_event(folder, event)
+    return event
+
+
+def provenance(setup: Setup, opened: Opened, scenarios: tuple[Scenario, ...]) -> Provenance:
+    """Who runs what, now, against what; the facts about the target are still to come."""
+    return Provenance(
+        schema=SCHEMA,
+        leakcheck=leakcheck.__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        packages={name: importlib.metadata.version(name) for name in _PACKAGES},
+        command=setup.command,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        seed=setup.seed,
+        target=opened.target,
+        facts=TargetFacts(),
+        scenarios=scenarios,
+        engine=opened.ready,
+    )
