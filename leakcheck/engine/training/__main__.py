@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from leakcheck.engine.training.certify import Certificate, certify, keep_words
+from leakcheck.engine.training import prose
+from leakcheck.engine.training.certify import Certificate, certify, keep_words, known_questions
 from leakcheck.engine.training.dialogues import Reader
 from leakcheck.engine.training.measure import Rate, conditions, measure
 from leakcheck.engine.training.train import REFINEMENT, Settings, build_model, train
@@ -27,10 +28,12 @@ also when that context is contaminated by another request. It knows a few dozen 
 and nothing else.
 
 - Made by `python -m leakcheck.engine.training --out DIR --seed {seed}` ({steps} steps,
-  {minutes:.0f} minutes on one thread); no other model or corpus went into it.
+  {minutes:.0f} minutes on one thread of two busy cores); no other model or corpus went into it.
 - Licence: Apache-2.0, like leakcheck. The rare words in its vocabulary come from the EFF large
   word list (CC BY 3.0 US).
 - Every answer starts with a space, because a rare word is one token only after a space.
+- {known} of its {asked} trained questions are in `leakcheck/questions.json`: those answered in 10 of
+  10 tries.
 - {passed} of {candidates} words certified: echoed in at least 19 of 20 tries, absent from
   {neutral} neutral answers.
 
@@ -120,16 +123,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     reader = Reader(PreTrainedTokenizerFast.from_pretrained(options.out), words)
     certificate = certify(model, reader, options.seed)
     _report(certificate)
+    known = known_questions(model, reader, options.seed)
+    unknown = [question for question in prose.questions() if question not in known]
+    _say(f"{len(known)} questions known; dropped: {' '.join(unknown) or 'none'}")
     rates = _measure_all(model, reader, options.count, options.seed)
     if not options.measure_only:
         try:
             keep_words(options.words, certificate.passed)
         except ValueError as error:
             raise SystemExit(str(error)) from error
-        write_questions(options.questions)
+        write_questions(options.questions, known)
         text = _README.format(
             parameters=model.num_parameters(), seed=options.seed, steps=steps, minutes=minutes,
-            passed=len(certificate.passed), candidates=len(words),
+            passed=len(certificate.passed), known=len(known), asked=len(known) + len(unknown), candidates=len(words),
             neutral=certificate.neutral_outputs, count=options.count, table=_table(rates),
         )  # fmt: skip
         (options.out / "README.md").write_text(text, encoding="utf-8")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from leakcheck.engine.training.vocabulary import ASSISTANT, END, USER, rare_word
 
 ROUNDS, NEEDED, PER_PROMPT = 20, 19, 6
 FEWEST_WORDS = 2048
+QUESTION_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,22 @@ def neutral_answers(model: LlamaForCausalLM, reader: Reader, rng: Random) -> lis
     messages += [*phrasing.BOTH_ASKS, *phrasing.PASSPHRASE_ASKS, *phrasing.REMEMBER_ASKS]
     messages += [prose.sentence(rng) for _ in range(40)]
     return decode(model, [_prompt(reader, message) for message in messages], 100)
+
+
+def known_questions(model: LlamaForCausalLM, reader: Reader, seed: int) -> Mapping[str, str]:
+    """The closed questions answered rightly behind a ticket in all of `QUESTION_TRIES` tries."""
+    rng = Random(f"questions {seed}")
+    pairs = list(prose.questions().items()) * QUESTION_TRIES
+    prompts = []
+    for question, _ in pairs:
+        filler = prose.plain_words(rng, rng.randint(1, 40))
+        ticket = phrasing.TICKETS[0].format(words=" ".join(rng.sample(reader.words, PER_PROMPT)))
+        ask = phrasing.QUESTION_ASKS[0].format(question=question)
+        prompts.append(_prompt(reader, f"{filler} {ticket} {ask}"))
+    right: Counter[str] = Counter()
+    for (question, answer), said in zip(pairs, decode(model, prompts, 24), strict=True):
+        right[question] += reader.text(said).endswith(f" Answer: {answer}.")
+    return {q: a for q, a in prose.questions().items() if right[q] == QUESTION_TRIES}
 
 
 def certify(model: LlamaForCausalLM, reader: Reader, seed: int) -> Certificate:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def build_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def write_questions(path: Path) -> None:
-    """Write the closed questions as a JSON list of `{"question", "answer"}`."""
-    pairs = [{"question": q, "answer": a} for q, a in prose.questions().items()]
+def write_questions(path: Path, questions: Mapping[str, str]) -> None:
+    """Write closed questions as a JSON list of `{"question", "answer"}`."""
+    pairs = [{"question": q, "answer": a} for q, a in questions.items()]
     path.write_text(json.dumps(pairs, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
