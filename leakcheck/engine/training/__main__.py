@@ -32,8 +32,8 @@ and nothing else.
 - Licence: Apache-2.0, like leakcheck. The rare words in its vocabulary come from the EFF large
   word list (CC BY 3.0 US).
 - Every answer starts with a space, because a rare word is one token only after a space.
-- {known} of its {asked} trained questions are in `leakcheck/questions.json`: those answered in 10 of
-  10 tries.
+- {known} of its {asked} trained questions are in `leakcheck/questions.json`: those answered in
+  10 of 10 tries.
 - {passed} of {candidates} words certified: echoed in at least 19 of 20 tries, absent from
   {neutral} neutral answers.
 
@@ -135,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_questions(options.questions, known)
         text = _README.format(
             parameters=model.num_parameters(), seed=options.seed, steps=steps, minutes=minutes,
-            passed=len(certificate.passed), known=len(known), asked=len(known) + len(unknown), candidates=len(words),
+            passed=len(certificate.passed), candidates=len(words), known=len(known),
+            asked=len(known) + len(unknown),
             neutral=certificate.neutral_outputs, count=options.count, table=_table(rates),
         )  # fmt: skip
         (options.out / "README.md").write_text(text, encoding="utf-8")
