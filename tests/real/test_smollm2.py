@@ -119,11 +119,14 @@ def test_the_healthy_engine_shows_no_leak_and_says_what_it_saw(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fault", "scenario"),
-    [("response-swap", "rare-token-passphrase"), ("prefix-length-only", "prefix-overlap")],
+    ("scenario", "flags"),
+    [
+        ("rare-token-passphrase", ["--fault", "response-swap", "--engine-flag=--fault-rate=0.5"]),
+        ("prefix-overlap", ["--fault", "prefix-length-only"]),
+    ],
 )
-def test_a_fault_is_found(tmp_path, fault, scenario):
-    code, report = run(tmp_path, scenario, "--windows", "2", "--fault", fault)
+def test_a_fault_is_found(tmp_path, scenario, flags):
+    code, report = run(tmp_path, scenario, "--windows", "3", *flags)
     assert (code, report["status"]) == (1, "leak")
     (verdict,) = report["verdicts"]
     leaks = [each for each in verdict["findings"] if each["severity"] == "leak"]
