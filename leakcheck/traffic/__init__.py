@@ -74,9 +74,8 @@ class Window:
         ticket and passphrase.
         """
         load = self.load
-        ticket, passphrase = fields.get("ticket"), fields.get("passphrase")
-        if self.facts.continues and ticket is not None:
-            text += wording.records(ticket.text, None if passphrase is None else passphrase.text)
+        if self.facts.continues and fields.get("ticket") is not None:
+            text += _records(fields["ticket"], fields.get("passphrase"), fields.get("withheld"))
         return Request(
             id=f"r{next(self.ids):05}",
             scenario=self.scenario,
@@ -92,6 +91,11 @@ class Window:
             sampling=sampling or Sampling(max_tokens=load.max_tokens),
             **fields,
         )
+
+
+def _records(ticket: Passphrase, passphrase: Passphrase | None, withheld: Passphrase | None) -> str:
+    said = None if passphrase is None else passphrase.text
+    return wording.records(ticket.text, said, 0 if withheld is None else len(withheld.words))
 
 
 def user_text(

@@ -119,6 +119,29 @@ def test_neutral_and_planted_companions_have_the_same_shape():
     assert sorted(words["neutral"]) == sorted(words["planted"])
 
 
+CONTINUES = TargetFacts(block_tokens=16, continues=True)
+
+
+def test_a_text_to_be_continued_ends_with_its_records_twice_and_the_start_of_a_third():
+    requests = planned("rare-token-passphrase", 4, facts=CONTINUES)
+    for r in requests:
+        _, *records, last = r.messages[0].content.split("\nTICKET=")
+        assert last == ""
+        assert [record.split("\n")[0] for record in records] == [r.ticket.text] * 2
+        text = r.messages[0].content
+        assert text.count("PASSPHRASE=") == (0 if r.passphrase is None else 2)
+        if r.passphrase:
+            assert text.count(r.passphrase.text) == 3  # once in the sentence before
+
+
+def test_texts_to_be_continued_have_the_same_shape_with_and_without_passphrases():
+    words = {"neutral": [], "planted": []}
+    for r in planned("mixed-batch-differential", 20, facts=CONTINUES):
+        if r.role == "companion":
+            words[r.cell].append(len(r.messages[0].content.split()))
+    assert sorted(words["neutral"]) == sorted(words["planted"])
+
+
 def test_filler_never_contains_a_rare_word():
     assert not set(wording.WORDS) & set(load_words())
 
