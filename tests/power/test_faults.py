@@ -1,8 +1,9 @@
 """Every fault of the embedded engine is caught, and the healthy engine is not accused.
 
 The fast form runs one seed of each; `make power` runs ten seeds a fault and twenty without one
-(LEAKCHECK_POWER_SEEDS and LEAKCHECK_HEALTHY_SEEDS). A run here is smaller than the default one
-(LEAKCHECK_POWER_WINDOWS windows a scenario): what is found in it would be found in a larger one.
+(LEAKCHECK_FAULT_SEEDS and LEAKCHECK_HEALTHY_SEEDS). Runs here are smaller than the default one:
+what is found in a few windows would be found in more, and the healthy engine gets three times as
+many chances to be accused.
 """
 
 import json
@@ -13,17 +14,17 @@ import sys
 import pytest
 
 FAULTS = ("prefix-length-only", "mask-broadcast", "response-swap")
-SEEDS = int(os.environ.get("LEAKCHECK_POWER_SEEDS", "1"))
+FAULT_SEEDS = int(os.environ.get("LEAKCHECK_FAULT_SEEDS", "1"))
 HEALTHY_SEEDS = int(os.environ.get("LEAKCHECK_HEALTHY_SEEDS", "1"))
-WINDOWS = os.environ.get("LEAKCHECK_POWER_WINDOWS", "12")
+FAULT_WINDOWS, HEALTHY_WINDOWS = 4, 12
 
 pytestmark = pytest.mark.power
 
 
-def run(tmp_path, seed, *flags):
+def run(tmp_path, seed, windows, *flags):
     """Exit code and report of all four scenarios against the embedded engine."""
     command = [
-        sys.executable, "-m", "leakcheck.cli", "run", "--embedded", "--windows", WINDOWS,
+        sys.executable, "-m", "leakcheck.cli", "run", "--embedded", "--windows", str(windows),
         "--set", "gate.min_windows=1", "--seed", str(seed), "--out", str(tmp_path), *flags,
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
@@ -44,10 +45,10 @@ def planned_owners(tmp_path):
 
 
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(FAULT_SEEDS))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_caught_with_its_source_and_recipient(tmp_path, fault, seed):
-    code, report = run(tmp_path, seed, "--fault", fault)
+    code, report = run(tmp_path, seed, FAULT_WINDOWS, "--fault", fault)
     assert (code, report["status"]) == (1, "leak")
     leaks = [
         finding
@@ -70,7 +71,7 @@ def test_a_fault_is_caught_with_its_source_and_recipient(tmp_path, fault, seed):
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("seed", range(HEALTHY_SEEDS))
 def test_the_healthy_engine_gives_no_leak(tmp_path, seed):
-    _, report = run(tmp_path, seed)
+    _, report = run(tmp_path, seed, HEALTHY_WINDOWS)
     assert report["status"] in ("clean", "inconclusive"), report["verdicts"]
     for verdict in report["verdicts"]:
         assert verdict["leak_rate"]["events"] == 0
