@@ -119,16 +119,20 @@ def test_the_healthy_engine_shows_no_leak_and_says_what_it_saw(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenario", "flags"),
+    "flags",
     [
-        ("rare-token-passphrase", ["--fault", "response-swap", "--engine-flag=--fault-rate=0.5"]),
-        ("prefix-overlap", ["--fault", "prefix-length-only"]),
+        ["rare-token-passphrase", "--windows", "3", "--fault", "response-swap",
+         "--engine-flag=--fault-rate=0.5"],
+        ["rare-token-passphrase", "prefix-overlap", "--windows", "4",
+         "--fault", "prefix-length-only"],
     ],
-)
-def test_a_fault_is_found(tmp_path, scenario, flags):
-    code, report = run(tmp_path, scenario, "--windows", "3", *flags)
+    ids=["response-swap", "prefix-length-only"],
+)  # fmt: skip
+def test_a_fault_is_found(tmp_path, flags):
+    """A wrong prefix mostly makes this model talk nonsense: it takes some windows to name names."""
+    code, report = run(tmp_path, *flags)
     assert (code, report["status"]) == (1, "leak")
-    (verdict,) = report["verdicts"]
-    leaks = [each for each in verdict["findings"] if each["severity"] == "leak"]
+    findings = [each for verdict in report["verdicts"] for each in verdict["findings"]]
+    leaks = [each for each in findings if each["severity"] == "leak"]
     assert leaks
     assert all(each["source"] not in (None, each["recipient"]) for each in leaks)
