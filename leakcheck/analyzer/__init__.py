@@ -33,6 +33,10 @@ KEPT_FINDINGS = 200
 VARIANTS = 1
 """Ways in which one phrase can match at one place: the matcher compares one folded stream."""
 _SENTENCE_CHARS = 200
+_ECHO_HINT = (
+    " (longer answers, --max-tokens 48, another wording, --api completions, or words that this "
+    "model repeats, leakcheck words, may raise it)"
+)
 _FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
 
 
@@ -255,9 +259,10 @@ def _open_end(events: Sequence[RunEvent]) -> str | None:
 def _shortfall(measure: Exposure) -> str:
     """What is missing, in plain words."""
     if isinstance(measure.measured, Rate):
+        hint = _ECHO_HINT if measure.name == "echo" else ""
         return (
             f"{measure.name} too low: {measure.text}; "
-            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound"
+            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound{hint}"
         )
     return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
 
