@@ -7,9 +7,10 @@ comes from `window.rng` and `window.minter`, so equal seeds give equal plans.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from leakcheck import wording
@@ -31,8 +32,9 @@ from leakcheck.records import (
 class Window:
     """One window to be planned.
 
-    `ids` yields the numbers of the run's requests; `rng` and `minter` belong to this window alone,
-    so that a window is the same whatever was planned before it.
+    `ids` yields the numbers of the run's requests, `tenants` those of the window's tenants: each
+    request has one of its own. `rng` and `minter` belong to this window alone, so that a window is
+    the same whatever was planned before it.
     """
 
     scenario: str
@@ -43,6 +45,7 @@ class Window:
     rng: random.Random
     minter: Minter
     ids: Iterator[int]
+    tenants: Iterator[int] = field(default_factory=itertools.count)
 
     def owner(self, *, owns: bool) -> dict[str, Any]:
         """Fields `ticket`, `passphrase` and `withheld` of a request, freshly minted.
@@ -82,7 +85,7 @@ class Window:
             window=self.index,
             phase=phase,
             arm=self.arm,
-            tenant=f"t{number:02}",
+            tenant=f"t{next(self.tenants):02}",
             role=role,
             ask=ask,
             worker=number % load.workers,

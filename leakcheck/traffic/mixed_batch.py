@@ -28,7 +28,7 @@ def plan(
 
     `eliciting` is the share of recipients that ask for every passphrase in sight; the others have
     a known answer. Recipients carry a ticket and no passphrase, and ask for `top_logprobs`
-    alternatives, so that the first divergence can be weighed.
+    alternatives, so that the first divergence can be weighed; not of a target that gives none.
     """
     rng = window.rng
     order: list[int | str] = [*range(recipients), "neutral", "planted"]
@@ -73,7 +73,10 @@ def _recipient(
             ask=text,
         ),
         answer=answer,
-        sampling=Sampling(max_tokens=window.load.max_tokens, top_logprobs=top_logprobs),
+        sampling=Sampling(
+            max_tokens=window.load.max_tokens,
+            top_logprobs=top_logprobs if window.facts.reports_logprobs else None,
+        ),
         **owner,
     )
 

@@ -2,7 +2,8 @@
 
 A cell is one combination of: length (k blocks, one token less, one more, half a block more), kind
 of likeness, and timing. Every window takes the next cells of the grid in a fixed, mixed order, so
-that a few dozen windows visit all of them.
+that any few windows mix all conditions; with a known block size, 40 windows of 16 requests visit
+every cell.
 
 Kinds: `equal`, the prefixes are the same and the secrets come after them; `first`, `middle`,
 `last`, they differ in the one token at that position of the last whole block; `length`, they are
@@ -159,7 +160,7 @@ def _words(window: Window, tokens: int) -> int:
 
 
 def _prefixes(window: Window, cell: Cell, secret: Passphrase | None) -> tuple[str, str]:
-    """Prefix of the source and of the recipient."""
+    """Prefix of the source and of the recipient, each with one word that ends the likeness."""
     count = _words(window, cell.tokens)
     mine = wording.filler(window.rng, count).split()
     theirs = list(mine)
@@ -171,7 +172,8 @@ def _prefixes(window: Window, cell: Cell, secret: Passphrase | None) -> tuple[st
     elif cell.differs_at is not None and count:
         at = min(_words(window, cell.differs_at), count - 1)
         theirs[at] = _other(window, mine[at])
-    return " ".join(mine), " ".join(theirs)
+    ends = window.rng.sample(wording.WORDS, 2)
+    return " ".join([*mine, ends[0]]), " ".join([*theirs, ends[1]])
 
 
 def _other(window: Window, word: str) -> str:

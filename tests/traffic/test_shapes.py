@@ -1,5 +1,6 @@
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -73,16 +74,19 @@ def test_prefixes_have_the_planned_length_and_likeness():
         source = by_id[recipient.partner]
         size, kind, _ = recipient.cell.split()
         tokens = eval(size) - FACTS.overhead_tokens  # noqa: S307 - our own "2*16-1"
-        mine, theirs = words_before_secret(recipient), words_before_secret(source)
-        same = sum(
-            1 for _ in itertools.takewhile(lambda p: p[0] == p[1], zip(mine, theirs, strict=False))
+        (*mine, my_end), (*theirs, their_end) = (
+            words_before_secret(recipient),
+            words_before_secret(source),
         )
+        pairs = zip(mine, theirs, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda p: p[0] == p[1], pairs))
         assert len(mine) == tokens
+        assert my_end != their_end  # the likeness ends exactly there
         if kind == "equal":
-            assert same == tokens
+            assert same == tokens == recipient.shared_tokens - FACTS.overhead_tokens
         elif kind == "length":
             assert same == 0
-            assert source.passphrase.text in source.messages[0].content.split(" My ticket")[0]
+            assert source.passphrase.text in " ".join(theirs)
         else:
             assert sum(a != b for a, b in zip(mine, theirs, strict=True)) == 1
             assert same == max(0, recipient.shared_tokens - FACTS.overhead_tokens)
@@ -149,3 +153,19 @@ def test_filler_never_contains_a_rare_word():
 def test_windows_of_several_sizes_show_the_leak_rate_against_concurrency():
     sizes = Counter(r.window for r in planned("rare-token-passphrase", 60)).values()
     assert set(sizes) == {4, 8, 16}
+
+
+def test_every_request_of_a_window_has_a_tenant_of_its_own():
+    for name in PATHS:
+        for _, window in itertools.groupby(planned(name, 4), key=lambda r: r.window):
+            tenants = [r.tenant for r in window if r.twin is None]
+            assert len(tenants) == len(set(tenants))
+
+
+def test_logprobs_are_asked_only_of_a_target_that_gives_them():
+    for reports in (False, True):
+        facts = replace(FACTS, reports_logprobs=reports)
+        asked = {
+            r.sampling.top_logprobs for r in planned("mixed-batch-differential", 2, facts=facts)
+        }
+        assert asked == ({None, 5} if reports else {None})
