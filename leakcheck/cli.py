@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 import tomllib
+import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with progress(sys.stderr) as watch:
         if arguments.resume:
+            _require_nothing_else(arguments)
             folder = Path(arguments.resume)
             result = experiment.resume(folder, watch)
         else:
@@ -233,8 +236,21 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
     },
     "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
-    "--seed": {"type": int, "metavar": "N", "help": "equal seeds give equal plans (default 0)"},
+    "--seed": {
+        "type": int,
+        "metavar": "N",
+        "help": "equal seeds give equal plans (default: fresh)",
+    },
 }
+
+
+def _require_nothing_else(arguments: argparse.Namespace) -> None:
+    """Refuse flags beside --resume: the plan and the target of a run are fixed."""
+    defaults = vars(_parser().parse_args(["run"]))
+    for name, value in vars(arguments).items():
+        if name != "resume" and value != defaults[name]:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--resume goes on with the run as it was planned; leave out {flag!r}")
 
 
 def _override_flags(command: argparse.ArgumentParser) -> None:
@@ -261,9 +277,9 @@ def _env(*names: str) -> str | None:
 def _setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
     from leakcheck.session import Setup  # noqa: PLC0415 - heavy
 
-    target = _target(arguments)
+    target, seed = _target(arguments), _seed(arguments)
     model = arguments.model or _env("LEAKCHECK_MODEL") or "witness"
-    flags = [f"--model={model}", f"--seed={_seed(arguments)}", *arguments.engine_flag]
+    flags = [f"--model={model}", f"--seed={seed}", *arguments.engine_flag]
     if arguments.fault:
         flags.append(f"--fault={arguments.fault}")
     return Setup(
@@ -271,7 +287,7 @@ def _setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         engine=None if target else tuple(flags),
         api=arguments.api,
         timeout_s=arguments.timeout_s or 60.0,
-        seed=_seed(arguments),
+        seed=seed,
         out=out or Path(_env("LEAKCHECK_OUT") or "reports"),
         tokenizer=arguments.tokenizer,
         words=arguments.words,
@@ -280,10 +296,13 @@ def _setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
 
 
 def _seed(arguments: argparse.Namespace) -> int:
-    text = _env("LEAKCHECK_SEED") or "0"
+    """The seed of the flag or the environment; else a fresh one, for a passphrase is used once."""
+    text = _env("LEAKCHECK_SEED")
     if arguments.seed is not None:
         return int(arguments.seed)
-    if not text.removeprefix("-").isdigit():
+    if text is None:
+        return secrets.randbelow(2**31)
+    if not text.removeprefix("-").isdecimal():
         raise UsageError(f"LEAKCHECK_SEED: {text!r} is not an integer")
     return int(text)
 
@@ -296,8 +315,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
     if url is None:
         return None
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
+    _require_plain(url)
     model = arguments.model or _env("LEAKCHECK_MODEL")
     if not model:
         raise UsageError(f"--model is missing: name the model that {url} should answer with")
@@ -316,6 +334,27 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         ca_file=arguments.ca_file,
         **({} if arguments.timeout_s is None else {"timeout_s": arguments.timeout_s}),
     )
+
+
+def _require_plain(url: str) -> None:
+    """Refuse what is no URL, and one with a secret in it: a URL is written into every report."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        raise UsageError("--target: not a URL; write it as http://host:port/v1") from None
+    if parts.username or parts.password:
+        raise UsageError(
+            f"--target: the URL of {parts.hostname} holds credentials; put the key into an "
+            "environment variable and name that with --api-key-env or --header-env"
+        )
+    extra = [name for name, _ in urllib.parse.parse_qsl(parts.query) if name != "api-version"]
+    if extra:
+        raise UsageError(
+            f"--target: the URL of {parts.hostname} has the query parameter {extra[0]!r}; URLs are "
+            "written into reports, so send it as a header with --header-env"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
 
 
 def _header(text: str) -> tuple[str, str]:

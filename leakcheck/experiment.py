@@ -11,7 +11,7 @@ from typing import Any
 
 from leakcheck import analyzer, history, report, runfolder, scenario, session, survey
 from leakcheck.analyzer.confirm import confirmations
-from leakcheck.errors import HarnessError, UsageError
+from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
 from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
 from leakcheck.session import Opened, Session, Setup, Watch
@@ -49,7 +49,10 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         runfolder.write_provenance(folder, origin)
         runfolder.write_plans(folder, [first])
         with _started(folder, opened, scenarios, watch) as live:
-            if live.send(survey.NAME, first.requests) is None:
+            ended = live.send(survey.NAME, first.requests)
+            if ended is not None and ended.kind == "target-lost":
+                raise TargetError(ended.detail)
+            if ended is None:
                 seen = runfolder.read_shards(folder).observations
                 found = survey.facts(first, seen, models=models, tokens=tokens)
                 found = replace(found, continues=not chat, notes=(*notes, *found.notes))

@@ -64,6 +64,9 @@ def test_no_command_is_a_usage_error():
         (["run", "--header-env", "X", "--target", "http://h/v1", "--model", "m"],
          {}, "'X' is not HEADER=NAME"),
         (["run", "--set", "load.windows"], {}, "is not KEY=VALUE"),
+        (["run", "--resume", "x", "--windows", "5"], {}, "leave out 'windows'"),
+        (["run", "--target", "http://me:pw@h/v1"], {}, "holds credentials"),
+        (["run", "--target", "http://h/v1?key=s3cret"], {}, "query parameter 'key'"),
         (["run", "--set", "load.window=3"], {}, "did you mean 'windows'"),
         (["run", "--windows", "0"], {}, "load.windows: 0 is out of range"),
         (["run"], {"LEAKCHECK_SEED": "x"}, "LEAKCHECK_SEED: 'x' is not an integer"),
@@ -127,3 +130,16 @@ def test_a_target_from_the_environment_is_used(monkeypatch):
 def test_embedded_wins_over_a_target_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert cli._target(cli._parser().parse_args(["run", "--embedded"])) is None
+
+
+def test_secrets_in_a_url_are_refused_without_being_repeated():
+    for url in ("http://me:s3cret@h/v1", "http://h/v1?key=s3cret"):
+        done = leakcheck("run", "--target", url, "--model", "m")
+        assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_every_run_draws_a_fresh_seed_unless_one_is_given(monkeypatch):
+    monkeypatch.delenv("LEAKCHECK_SEED", raising=False)
+    fresh = {cli._seed(cli._parser().parse_args(["run"])) for _ in range(3)}
+    assert len(fresh) == 3
+    assert cli._seed(cli._parser().parse_args(["run", "--seed", "7"])) == 7
