@@ -425,7 +425,9 @@ class Curve:
 class Verdict:
     """The judgement on one scenario.
 
-    `leak_rate` counts windows with a leak over windows that are trials (answered, overlapping).
+    `leak_rate` counts trials with a leak over trials: windows of the planted arm in which a
+    passphrase was inside the target while others were answered, and answered requests overlapped.
+    Leaks anywhere else (control windows, replays) make the status `leak` and are not in the rate.
     `bound` is its one-sided 95 % upper bound divided by the lower bound of the echo rate: what a
     clean verdict certifies; None where nothing was echoed. `false_match_bound` is the entropy
     bound for the figures of this very run. `reasons` explain the status in plain sentences.

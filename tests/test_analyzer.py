@@ -1,10 +1,13 @@
 """Verdicts: what was found, what was broken, what was not tested; and the replays to confirm."""
 
 from dataclasses import replace
+from string import ascii_lowercase
 
 import msgspec
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shorthand import history, provenance
 
 from leakcheck import analyzer
@@ -12,8 +15,10 @@ from leakcheck import history as histories
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
 from leakcheck.records import Gate, Report, RunEvent
+from leakcheck.report.sentences import headline
 
 CLEAN = "a> b> a=aA b=bB"
+TWO = "c> d> c=cC d=dD"
 LEAK = "a> b> a=aA b=bA"
 
 
@@ -60,9 +65,35 @@ def test_the_leak_rate_counts_windows():
     assert found.reasons[0].startswith("3 answers show")
 
 
-def test_a_window_that_leaks_without_overlap_is_still_a_trial():
-    rate = verdict(history("a> a=aA | b> b=bA")).leak_rate
-    assert (rate.events, rate.trials) == (1, 1)
+def test_a_leak_where_no_trial_was_is_told_and_kept_out_of_the_rate():
+    report = analyzer.analyze(history(f"a> a=aA | b> b=bA | {TWO} | e> e=eA"))
+    (found,) = report.verdicts
+    assert found.status == "leak"
+    assert (found.leak_rate.events, found.leak_rate.trials) == (0, 1)
+    assert found.reasons[0].endswith("or ticket, in 2 windows that are no trials")
+    assert headline(report).startswith("in a window that is no trial of tiny somebody else's")
+
+
+def test_a_control_window_that_leaks_enters_neither_side_of_the_rate():
+    found = verdict(history(f"{LEAK} | c> d> c=cA d=d | e> f> e=e f=f", control="cdef"))
+    assert (found.leak_rate.events, found.leak_rate.trials) == (1, 1)
+    assert "in 1 of 1 windows and in 1 window that is no trial" in found.reasons[0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12))
+def test_the_rate_of_the_planted_arm_does_not_depend_on_what_the_control_arm_shows(windows):
+    parts, control, leaks = [], "", 0
+    for (planted, leaking), x, y in zip(
+        windows, ascii_lowercase[::2], ascii_lowercase[1::2], strict=False
+    ):
+        first = "a"  # what leaks is that of the very first request
+        shown = first.upper() if leaking and x != first else ""
+        parts.append(f"{x}> {y}> {x}={x} {y}={y}{shown}")
+        control += "" if planted or x == first else x + y
+        leaks += bool(shown) and planted
+    rate = verdict(history(" | ".join(parts), control=control)).leak_rate
+    trials = sum(planted for planted, _ in windows[1:]) + 1
+    assert (rate.events, rate.trials) == (leaks, trials)
 
 
 def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
@@ -131,8 +162,8 @@ def test_a_leak_that_shows_in_a_replay_only_is_a_leak_with_no_window():
     found = verdict(history(CONFIRMED.replace("e=_", "e=A"), changes=replays()))
     assert (found.status, found.leak_rate.events) == ("leak", 0)
     assert found.reasons[0] == (
-        "0 answers show somebody else's passphrase or ticket, in 0 of 1 windows; "
-        "so do 1 in replays that were sent to confirm a suspicion"
+        "1 answer shows somebody else's passphrase or ticket, in a replay that was sent to confirm "
+        "a suspicion"
     )
 
 

@@ -48,6 +48,8 @@ class _Case:
     findings: tuple[Finding, ...]
     exposure: tuple[Exposure, ...]
     leak_rate: Rate
+    leaks_elsewhere: int
+    """Windows with a leak that are no trials, replays left out."""
     bound: float | None
     false_match_bound: float
 
@@ -121,7 +123,7 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
     measures = exposure.measure(history, plan.scenario.gate)
     windows = history.windows[~history.windows["replay"]]
     leaking = windows["window"].isin({f.window for f in findings if f.severity == "leak"})
-    leak_rate = evidence.rate(int(leaking.sum()), int((windows["trial"] | leaking).sum()))
+    leak_rate = evidence.rate(int((leaking & windows["trial"]).sum()), int(windows["trial"].sum()))
     echo = exposure.find(measures, "echo")
     echoed = echo.measured.lower if echo and isinstance(echo.measured, Rate) else 0.0
     scanned = history.scanned
@@ -130,6 +132,7 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
         findings=findings,
         exposure=measures,
         leak_rate=leak_rate,
+        leaks_elsewhere=int((leaking & ~windows["trial"]).sum()),
         bound=min(1.0, leak_rate.upper / echoed) if echoed else None,
         false_match_bound=false_match_bound(
             outputs=scanned.texts,
@@ -199,15 +202,20 @@ def _doubts(case: _Case) -> list[str]:
 def _leak_reasons(case: _Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
     shown = leaking_recipients(leaks)
     replayed = sum(case.history.by_id(each).replays is not None for each in shown)
-    answers = len(shown) - replayed
-    rate = case.leak_rate
-    text = (
-        f"{answers} {'answer shows' if answers == 1 else 'answers show'} somebody else's "
-        f"passphrase or ticket, in {rate.events} of {rate.trials} windows"
-    )
+    rate, elsewhere, places = case.leak_rate, case.leaks_elsewhere, []
+    if rate.events:
+        places.append(f"in {rate.events} of {rate.trials} windows")
+    if elsewhere:
+        what = "window that is no trial" if elsewhere == 1 else "windows that are no trials"
+        places.append(f"in {elsewhere} {what}")
     if replayed:
-        text += f"; so do {replayed} in replays that were sent to confirm a suspicion"
-    return text, leaks[0].explanation
+        what = "a replay that was" if replayed == 1 else f"{replayed} replays that were"
+        places.append(f"in {what} sent to confirm a suspicion")
+    answers = f"{len(shown)} {'answer shows' if len(shown) == 1 else 'answers show'}"
+    return (
+        f"{answers} somebody else's passphrase or ticket, {' and '.join(places)}",
+        leaks[0].explanation,
+    )
 
 
 def _corruption_reasons(corruptions: Sequence[Finding]) -> tuple[str, ...]:

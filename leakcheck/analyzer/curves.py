@@ -30,10 +30,10 @@ def draw(history: History, leaking: Collection[str]) -> tuple[Curve, ...]:
 
 
 def _by_concurrency(windows: pd.DataFrame, shown: pd.DataFrame) -> Curve:
-    """Windows by the largest number of requests that were in flight at one time."""
+    """Trial windows by the largest number of requests that were in flight at one time."""
     leaking = set(shown.loc[shown["leaks"], "window"])
     table = windows[~windows["replay"]].assign(leaks=windows["window"].isin(leaking))
-    table = table[table["trial"] | table["leaks"]]
+    table = table[table["trial"]]
     upper = [_power_of_two(int(peak)) for peak in table["peak"]]
     points = tuple(
         (_span(int(level)), _rate(group["leaks"]))

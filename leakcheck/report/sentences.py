@@ -233,8 +233,10 @@ def _name(verdict: Verdict) -> str:
 
 def _place(verdict: Verdict) -> str:
     rate = verdict.leak_rate
-    if not rate.events:
-        return f"a replay of {_name(verdict)}"
+    if not rate.events:  # the leaks are where no rate is taken
+        windows = {f.window for f in verdict.findings if f.severity == "leak"}
+        planned = any(window < verdict.windows_planned for window in windows)
+        return f"{'a window that is no trial' if planned else 'a replay'} of {_name(verdict)}"
     return f"{rate.events} of {rate.trials} windows of {_name(verdict)}"
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import pytest
@@ -120,8 +121,15 @@ def test_notes_do_not_count_among_the_findings_that_make_a_verdict(samples):
     assert sentences.grave(report) == []
 
 
-def test_a_leak_that_only_a_replay_showed_is_not_told_as_a_window(samples):
+def test_a_leak_in_no_trial_is_not_told_as_none_of_the_windows(samples):
     finding = samples.leak_finding(0)
+    verdict = samples.verdict("control-group", "leak", findings=(finding,))
+    line = sentences.headline(samples.report("leak", [verdict]))
+    assert line.startswith("in a window that is no trial of control-group somebody else's content")
+
+
+def test_a_leak_that_only_a_replay_showed_is_not_told_as_a_window(samples):
+    finding = dataclasses.replace(samples.leak_finding(0), window=1_000_000)
     verdict = samples.verdict("prefix-overlap", "leak", findings=(finding,))
     line = sentences.headline(samples.report("leak", [verdict]))
     assert line.startswith("in a replay of prefix-overlap somebody else's content")
