@@ -223,6 +223,38 @@ def test_a_window_is_a_trial_when_two_answered_requests_of_the_planted_arm_ran_t
     assert windows["peak"].tolist() == [1, 2, 2, 2, 0]
 
 
+NOTHING = {"passphrase": None}
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "trial"),
+    [
+        ("a> b> a=a b=b", {"a": NOTHING, "b": NOTHING}, False),
+        ("a> b> a=a b=b", {"a": NOTHING}, True),
+        ("a> b> c> c- a=a b=b", {"a": NOTHING, "b": NOTHING}, False),
+        ("a> b> c> c! a=a b=b", {"a": NOTHING, "b": NOTHING}, True),
+        ("a> b> c> a=a b=b", {"a": NOTHING, "b": NOTHING}, True),
+        ("a> b> a=a b=b c> c=c", {"a": NOTHING, "b": NOTHING}, False),
+        ("a> b> a=a b=b / c.", {"a": NOTHING, "b": NOTHING}, False),
+        ("c> c- a> b> a=a b=b c> c=c", {"a": NOTHING, "b": NOTHING}, False),
+        ("c> c! a> b> a=a b=b c> c=c", {"a": NOTHING, "b": NOTHING}, True),
+    ],
+)
+def test_a_trial_had_a_passphrase_in_the_target_before_somebody_else_was_answered(
+    line, changes, trial
+):
+    assert history(line, changes=changes).windows["trial"].tolist() == [trial]
+
+
+def test_a_passphrase_that_only_its_own_payload_could_show_makes_no_trial():
+    twin = {"a": {"ticket": None}, "b": {"ticket": None, "twin": "a"} | _only_passphrase("a")}
+    assert history("a> b> a= b=", changes=twin).windows["trial"].tolist() == [False]
+
+
+def _only_passphrase(name):
+    return {"passphrase": history(f"{name}.").by_id(name).passphrase}
+
+
 def test_a_replayed_window_is_no_trial():
     again = {"c": {"replays": "a", **_same("a")}, "d": {"replays": "b", **_same("b")}}
     windows = history("a> b> a=a b=b | c> d> c=a d=b", changes=again).windows

@@ -71,8 +71,8 @@ def _windows(history: History, gate: Gate) -> Exposure:
         minimum=float(gate.min_windows),
         enough=trials >= gate.min_windows,
         text=(
-            f"{trials} of {len(windows)} planned windows carried passphrases and had at least two "
-            "answered requests at the same time"
+            f"{trials} of {len(windows)} planned windows had a passphrase in the target and at "
+            "least two answered requests at the same time"
         ),
     )
 

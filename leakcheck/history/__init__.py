@@ -21,7 +21,8 @@ the row of `observations` that shows it.
 
 `windows`: one row a window: scenario window arm replay requests answered peak overlapping trial.
 `overlapping`: at least two answered requests ran at the same time; a `trial` is such a window of
-the planted arm that is no replay.
+the planted arm that is no replay and had a passphrase in the target: one that was sent, and not
+only refused, before a request with another payload was answered.
 """
 
 from __future__ import annotations

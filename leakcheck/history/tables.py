@@ -168,8 +168,40 @@ class Run:
             overlapping=("together", "any"),
         )
         result["peak"] = result["peak"].fillna(0).astype(int)
-        result["trial"] = result["overlapping"] & ~result["replay"] & (result["arm"] == "planted")
+        held = result.set_index(["scenario", "window"]).index.isin(self._held)
+        planted = (result["arm"] == "planted") & ~result["replay"]
+        result["trial"] = planted & result["overlapping"] & held
         return result
+
+    @cached_property
+    def _held(self) -> list[tuple[str, int]]:
+        """Scenario and number of the windows in which a passphrase was in the target.
+
+        It was sent (and not only refused) before a request of another payload was answered.
+        """
+        ends: dict[tuple[str, int], dict[int, int]] = {}
+        for request_id, row in self.deciding.items():
+            position = self.position[request_id]
+            if self.seen[row].outcome == "ok":
+                last = ends.setdefault(self._window(position), {})
+                group = int(self.groups[position])
+                last[group] = max(last.get(group, 0), self.seen[row].end_ns)
+        latest = {  # the last two answers of different payloads: one of them is not the owner's
+            window: sorted(((end, group) for group, end in last.items()), reverse=True)[:2]
+            for window, last in ends.items()
+        }
+        held = set()
+        for o, position in zip(self.seen, self.sent.tolist(), strict=True):
+            if o.outcome == "failed" or self.all_requests[position].passphrase is None:
+                continue
+            window, group = self._window(position), int(self.groups[position])
+            if any(o.start_ns < end and group != other for end, other in latest.get(window, ())):
+                held.add(window)
+        return list(held)
+
+    def _window(self, position: int) -> tuple[str, int]:
+        request = self.all_requests[position]
+        return request.scenario, request.window
 
     @cached_property
     def groups(self) -> np.ndarray:
