@@ -44,6 +44,7 @@ from leakcheck.records import (
 from leakcheck.runfolder import Invocation
 
 STEP_NS = 100_000_000
+FINISHED = (RunEvent(kind="finished", at_ns=10**12),)
 BITS = 66.0
 _SYLLABLES = "ba de fi go hu ka le mi no pu ra se ti vo zu".split()
 
@@ -80,12 +81,13 @@ def history(
     gate: Gate | None = None,
     load: Load | None = None,
     facts: TargetFacts | None = None,
-    events: tuple[RunEvent, ...] = (),
+    events: tuple[RunEvent, ...] = FINISHED,
     torn: tuple[str, ...] = (),
     cached: Mapping[str, int] | None = None,
 ) -> History:
-    """The run on the line. `changes` maps letters to fields of their request; those in `control`
-    are of the control arm; `cached` maps letters to cached tokens.
+    """The run on the line, which came to its end unless its events say otherwise. `changes` maps
+    letters to fields of their request; those in `control` are of the control arm; `cached` maps
+    letters to cached tokens.
     """
     requests: dict[str, Request] = {}
     invocations, observations = [], []
@@ -134,7 +136,9 @@ def with_chunks(h: History, name: str, *chunks: Chunk, **more: Any) -> History:
     """The same run, in which the request `name` was answered with these chunks instead."""
     run = h._run
     seen = [replace(o, chunks=chunks, **more) if o.request_id == name else o for o in run.seen]
-    return histories.build(run.plans, [], seen, provenance=provenance(*run.plans))
+    return histories.build(
+        run.plans, [], seen, provenance=provenance(*run.plans), events=run.events
+    )
 
 
 def said(text: str) -> str:

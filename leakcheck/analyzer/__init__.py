@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from leakcheck import evidence, plugin
 from leakcheck.analyzer import curves, exposure
+from leakcheck.analyzer.confirm import confirmations
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT, false_match_bound
 from leakcheck.records import (
@@ -175,6 +176,7 @@ def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
             "nothing was echoed: no owner was answered with its own passphrase, so another's would "
             "hardly have shown; elicit it, or use a model that can repeat it"
         )
+    missing += _unfinished(case.history)
     if missing:
         return "inconclusive", tuple(missing)
     return "clean", (_clean_reason(case),)
@@ -251,6 +253,30 @@ def _broken(history: History) -> tuple[Status, str] | None:
         f"the target {verb}: {answered} of {len(sent)} requests were answered; "
         f"most often ({times} times): {_short(str(error))}"
     )
+
+
+def _unfinished(history: History) -> list[str]:
+    """That the run did not come to its end, in one sentence with the reason; empty if it did."""
+    end = _open_end(history.events)
+    waiting = len(confirmations(history))
+    if end is not None:
+        detail = next(e.detail for e in reversed(history.events) if e.kind == end)
+        why = _FATAL.get(end, "it was interrupted") + (f": {_short(detail)}" if detail else "")
+    elif not _finished(history.events):
+        why = "nothing says that it came to its end, so it was killed or is still running"
+    elif waiting:
+        why = "it ended before it was done"
+    else:
+        return []
+    if waiting:
+        why += f"; {waiting} replays that would confirm lost answers were not sent"
+    return [f"the run did not finish: {why}"]
+
+
+def _finished(events: Sequence[RunEvent]) -> bool:
+    """Whether the run came to its end, after it was resumed for the last time."""
+    kinds = [e.kind for e in events if e.kind in ("finished", "resumed")]
+    return kinds[-1:] == ["finished"]
 
 
 def _open_end(events: Sequence[RunEvent]) -> str | None:
