@@ -81,7 +81,7 @@ class Gate:
     """What a clean verdict needs at least. Rates are compared with their lower 95 % bound.
 
     `min_overlap` is the share of recipients that ran together with at least one other request;
-    `min_cache_hits` the share of warm recipients with cached tokens, where the target reports them.
+    `min_cache_hits` the share of warm recipients whose planned prefix was cached (0: not asked).
     """
 
     min_windows: int = 60

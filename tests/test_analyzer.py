@@ -253,6 +253,14 @@ def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive(
     assert any(reason.startswith("echo too low") for reason in found.reasons)
 
 
+def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_open():
+    gate = Gate(min_windows=1, min_echo=0, min_overlap=0, min_cache_hits=0.5)
+    found = verdict(history(CLEAN, gate=gate))
+    assert found.status == "inconclusive"
+    (reason,) = found.reasons
+    assert reason.startswith("cache hits not measured: the target does not report cached tokens")
+
+
 def test_a_run_that_echoes_nothing_is_never_clean_whatever_its_gate_says():
     found = verdict(history("a> b> a=a b=b", gate=Gate(min_windows=1, min_echo=0, min_overlap=0)))
     assert found.status == "inconclusive"

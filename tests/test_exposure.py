@@ -1,5 +1,7 @@
 """Did the condition under test occur at all?"""
 
+from dataclasses import replace
+
 import pytest
 from shorthand import history
 
@@ -122,11 +124,43 @@ def test_requests_that_start_cold_or_short_or_fail_need_no_hit(line, changes):
     assert hits(line, changes, {"a": 0, "b": 0}).measured.trials == 0
 
 
+WARM = "a> a=a / b> b=b"
+TEMPLATED = replace(CACHED, overhead_tokens=20)
+UNKNOWN_BLOCK = TargetFacts(reports_cached_tokens=True, overhead_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("facts", "shared", "cached", "expected"),
+    [
+        (TEMPLATED, 64, 16, (0, 1)),  # what every request shares: the template
+        (TEMPLATED, 64, 48, (0, 1)),
+        (TEMPLATED, 64, 64, (1, 1)),
+        (TEMPLATED, 70, 64, (1, 1)),
+        (TEMPLATED, 36, 32, (1, 1)),
+        (TEMPLATED, 35, 32, (0, 0)),
+        (UNKNOWN_BLOCK, 64, 20, (0, 1)),
+        (UNKNOWN_BLOCK, 64, 21, (1, 1)),
+        (UNKNOWN_BLOCK, 30, 21, (0, 0)),
+    ],
+)
+def test_a_cache_hit_has_the_whole_blocks_that_were_planned_and_not_the_template_alone(
+    facts, shared, cached, expected
+):
+    assert counts(hits(WARM, pairs(shared_tokens=shared), {"b": cached}, facts)) == expected
+
+
+def test_a_target_that_never_hits_has_too_few_hits():
+    found = hits(WARM, pairs(), {"a": 0, "b": 0}, TargetFacts(reports_cached_tokens=True))
+    assert counts(found) == (0, 1)
+    assert found.enough is False
+
+
 @pytest.mark.parametrize("facts", [CACHED, TargetFacts()])
-def test_cache_hits_are_not_measured_where_the_target_says_nothing(facts):
-    found = hits("a> a=a / b> b=b", pairs(), {}, facts)
-    assert (found.measured, found.enough) == (None, None)
-    assert found.text.startswith("not measured")
+def test_where_the_target_says_nothing_cache_hits_cannot_be_shown(facts):
+    found = hits(WARM, pairs(), {}, facts)
+    assert (found.measured, found.enough) == (None, False)
+    assert "does not report cached tokens" in found.text
+    assert "--set gate.min_cache_hits=0" in found.text
 
 
 def test_cache_hits_are_measured_only_where_the_scenario_asks():

@@ -292,6 +292,8 @@ def _open_end(events: Sequence[RunEvent]) -> str | None:
 
 def _shortfall(measure: Exposure) -> str:
     """What is missing, in plain words."""
+    if measure.measured is None:
+        return f"{measure.name} not measured: {measure.text}"
     if isinstance(measure.measured, Rate):
         hint = _ECHO_HINT if measure.name == "echo" else ""
         return (

@@ -14,6 +14,9 @@ from leakcheck.records import Exposure, Gate, Load, Rate
 CONTROL_SHARE = 4
 """An arm must have at least one in so many of the windows that it can expect."""
 
+USUAL_BLOCK = 16
+"""Tokens of a cache block where the target's own size is not known."""
+
 
 def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, and where
@@ -137,20 +140,26 @@ def _arms(history: History, load: Load) -> Exposure:
 
 
 def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
-    """Requests whose prefix, of at least one block, their partner had begun to compute before."""
+    """Requests that share at least a block beyond the template with a partner that had begun to
+    compute it before; one is a hit when all whole blocks of what it shares were cached.
+    """
     seen = history.observations
     answers = seen[(seen["outcome"] == "ok") & seen["request_id"].isin(requests["id"])]
     facts = history.provenance.facts
-    if facts.block_tokens is None or not answers["cached_tokens"].notna().any():
+    if not answers["cached_tokens"].notna().any():
         return Exposure(
             name="cache hits",
             measured=None,
             minimum=gate.min_cache_hits,
-            enough=None,
-            text="not measured: the target does not report cached tokens",
+            enough=False,
+            text=(
+                "the target does not report cached tokens, so that cache hits cannot be shown; "
+                "--set gate.min_cache_hits=0 does without"
+            ),
         )
+    least = facts.overhead_tokens + (facts.block_tokens or USUAL_BLOCK)
     columns = ["id", "phase", "start_offset_s", "outcome"]
-    pairs = requests[requests["shared_tokens"].fillna(0) >= facts.block_tokens].merge(
+    pairs = requests[requests["shared_tokens"].fillna(0) >= least].merge(
         requests[columns], left_on="partner", right_on="id", suffixes=("", "_partner")
     )
     earlier = (pairs["phase_partner"] < pairs["phase"]) | (
@@ -158,8 +167,18 @@ def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposur
         & (pairs["start_offset_s_partner"] < pairs["start_offset_s"])
     )
     ran = (pairs["outcome"] == "ok") & pairs["outcome_partner"].isin(["ok", "unknown"])
-    warm = pairs.loc[earlier & ran, "id"]
-    hits = answers.loc[answers["cached_tokens"].fillna(0) > 0, "request_id"]
-    rate = evidence.rate(int(warm.isin(hits).sum()), len(warm))
-    what = f"requests planned to share at least {facts.block_tokens} cached tokens had any"
-    return _held("cache hits", rate, gate.min_cache_hits, what)
+    warm = pairs[earlier & ran]
+    most = answers.groupby("request_id")["cached_tokens"].max()
+    cached = warm["id"].map(most).fillna(0).astype("int64")
+    if facts.block_tokens is None:
+        hits, what = cached > facts.overhead_tokens, "more than the template"
+    else:
+        whole = warm["shared_tokens"] // facts.block_tokens * facts.block_tokens
+        hits, what = cached >= whole, "all whole blocks of it"
+    rate = evidence.rate(int(hits.sum()), len(warm))
+    return _held(
+        "cache hits",
+        rate,
+        gate.min_cache_hits,
+        f"requests planned to share at least {least} tokens with an earlier one had {what} cached",
+    )
