@@ -80,7 +80,9 @@ class Load:
 class Gate:
     """What a clean verdict needs at least. Rates are compared with their lower 95 % bound.
 
-    `min_overlap` is the share of recipients that ran together with at least one other request;
+    `min_echo` is the share of owners asked for their passphrase that show it; the same share of
+    answers must show their ticket where the check `own_answer` looks for it. `min_overlap` is the
+    share of recipients that ran together with at least one other request;
     `min_cache_hits` the share of warm recipients whose planned prefix was cached (0: not asked).
     """
 

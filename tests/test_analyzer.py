@@ -145,9 +145,13 @@ def test_a_leak_of_a_phrase_that_can_be_guessed_is_no_proof():
 CONFIRMED = "a> b> a=aA b=_ | c> c=b d> d=b | e> f> e=_ f=_"
 
 
+def payload(name):
+    request = history(f"{name}.").by_id(name)
+    return {"ticket": request.ticket, "passphrase": request.passphrase}
+
+
 def replays():
-    b = history("b.").by_id("b")
-    same = {"ticket": b.ticket, "passphrase": b.passphrase, "replays": "b"}
+    same = {**payload("b"), "replays": "b"}
     cells = {"c": ALONE, "d": ALONE, "e": IN_WINDOW, "f": IN_WINDOW}
     return {name: same | {"cell": cell} for name, cell in cells.items()}
 
@@ -251,6 +255,15 @@ def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive(
     found = verdict(history("a> b> a=_ b=_", gate=Gate(min_windows=1)))
     assert found.status == "inconclusive"
     assert any(reason.startswith("echo too low") for reason in found.reasons)
+
+
+def test_a_run_that_never_shows_its_tickets_is_not_clean_where_lost_ones_are_looked_for():
+    line = "a> b> a=A b=B | c> d> c=_ d=_"
+    changes = {n: {"replays": of, "cell": ALONE, **payload(of)} for n, of in ("ca", "db")}
+    gate = Gate(min_windows=1, min_echo=0.2, min_overlap=0.0)
+    found = verdict(history(line, changes=changes, gate=gate))
+    assert found.status == "inconclusive"
+    assert found.reasons[0].startswith("tickets too low: 0 of 2")
 
 
 def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_open():

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from shorthand import history
+from shorthand import history, passphrase, with_chunks
 
 from leakcheck.analyzer import exposure
-from leakcheck.records import Gate, Load, TargetFacts
+from leakcheck.records import Chunk, Gate, Load, TargetFacts
 
 GATE = Gate(min_windows=1, min_echo=0.1, min_overlap=0.1)
 CACHED = TargetFacts(block_tokens=16, reports_cached_tokens=True)
@@ -45,6 +45,29 @@ def test_no_owner_that_was_answered_is_never_enough():
 
 def test_tickets_count_answers_with_their_own():
     assert counts(measured(history("a> b> c> a=a b=a c!"), "tickets")) == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["echo", "tickets"])
+@pytest.mark.parametrize("line", ["a> a-aA a> a=_", "a> a!aA a> a=_"])
+def test_what_a_refusal_quotes_is_no_echo(line, name):
+    assert counts(measured(history(line), name)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "events"),
+    [("content", 1), ("reasoning", 1), ("tool", 1), ("content[1]", 1), ("error", 0)],
+)
+def test_echo_is_what_the_model_wrote(field, events):
+    h = with_chunks(history("a> a=_"), "a", Chunk(text=passphrase("a"), field=field))
+    assert counts(measured(h, "echo")) == (events, 1)
+
+
+def test_tickets_are_held_against_the_minimum_of_echo_where_lost_ones_are_looked_for():
+    gate = Gate(min_echo=0.25)
+    assert measured(history("a> b> a=aA b=bB"), "tickets", gate).enough is False
+    assert measured(history("a> b> a=aA b=bB"), "tickets", GATE).enough
+    without = history("a> b> a=aA b=bB", checks=("foreign_passphrase",))
+    assert measured(without, "tickets", gate).enough is None
 
 
 def test_answered_counts_planned_requests():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from leakcheck import evidence
+from leakcheck.checks import own_answer
 from leakcheck.history import History
 from leakcheck.records import Exposure, Gate, Load, Rate
 
@@ -29,7 +30,7 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
         _windows(history, gate),
         _answered(requests),
         _echo(history, requests, gate),
-        _tickets(history, requests),
+        _tickets(history, requests, gate),
         _overlap(history, requests, gate),
     ]
     if load.control > 0:
@@ -99,13 +100,16 @@ def _echo(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
     return _held("echo", rate, gate.min_echo, what)
 
 
-def _tickets(history: History, requests: pd.DataFrame) -> Exposure:
+def _tickets(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
+    """Where lost tickets are looked for, answers must keep them as often as passphrases."""
     rate = _own(history, requests[requests["has_ticket"] & (requests["outcome"] == "ok")], "ticket")
-    return _held("tickets", rate, 0.0, "answers show their own ticket")
+    checks = {check.name for check in history.plans[0].scenario.checks}
+    minimum = gate.min_echo if own_answer.CHECK in checks else 0.0
+    return _held("tickets", rate, minimum, "answers show their own ticket")
 
 
 def _own(history: History, owners: pd.DataFrame, kind: str) -> Rate:
-    matches = history.planted
+    matches = history.shown
     own = matches[(matches["owner"] == "own") & (matches["kind"] == kind)]
     return evidence.rate(int(owners["id"].isin(own["recipient"]).sum()), len(owners))
 

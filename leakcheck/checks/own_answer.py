@@ -51,12 +51,12 @@ def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> Chec
 
 def ticket_states(history: History) -> pd.DataFrame:
     """One row a request with a ticket that was answered: id window cell replays replay own foreign
-    lost. `lost`: neither its own ticket nor anybody else's shows.
+    lost. `lost`: neither its own ticket nor anybody else's shows in the answer itself.
     """
     requests = history.requests
     table = requests[requests["has_ticket"] & (requests["outcome"] == "ok")]
     table = table[["id", "window", "cell", "replays"]].copy()
-    matches = history.planted
+    matches = history.shown
     tickets = matches[matches["kind"] == "ticket"]
     for owner in ("own", "foreign"):
         table[owner] = table["id"].isin(tickets.loc[tickets["owner"] == owner, "recipient"])

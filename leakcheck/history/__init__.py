@@ -27,16 +27,21 @@ only refused, before a request with another payload was answered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from leakcheck import runfolder
 from leakcheck.history import scan
 from leakcheck.history.tables import Run, Timing
 from leakcheck.records import Observation, Plan, Provenance, Relation, Request, RunEvent
+
+ANSWER_FIELDS = re.compile(r"(content|reasoning|tool)(\[\d+\])?")
+"""Fields of an answer that the model itself wrote; `records.Chunk` says what there is."""
 
 
 class History:
@@ -91,6 +96,16 @@ class History:
     def planted(self) -> pd.DataFrame:
         """`matches` without phantoms, for who does not need them: drawing all takes seconds."""
         return self._of(self._run.planted)
+
+    @cached_property
+    def shown(self) -> pd.DataFrame:
+        """`planted` in whole answers alone: in content, reasoning or tool calls of the attempt that
+        was answered. A refusal that quotes the prompt shows nothing of what the model would say.
+        """
+        rows = [r for r in self._run.deciding.values() if self._run.seen[r].outcome == "ok"]
+        matches = self.planted
+        said = [bool(ANSWER_FIELDS.fullmatch(field)) for field in matches["field"]]
+        return matches[np.array(said, bool) & matches["observation"].isin(rows)]
 
     @cached_property
     def windows(self) -> pd.DataFrame:

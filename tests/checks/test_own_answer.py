@@ -95,6 +95,16 @@ def test_how_much_must_be_lost_again_is_an_option():
     assert found.severity == "corruption"
 
 
+def test_a_ticket_that_only_an_earlier_refusal_quotes_is_lost():
+    (found,) = findings(history("a> b> b-b a=a b> b=_"))
+    assert (found.anomaly, found.recipient) == ("lost-answer", "b")
+
+
+def test_a_foreign_ticket_in_a_refusal_is_a_leak_and_no_answer():
+    anomalies = [f.anomaly for f in findings(history("a> b> b-a a=a b> b=_"))]
+    assert anomalies == ["foreign-answer", "lost-answer"]
+
+
 def test_requests_without_a_ticket_lose_none():
     assert findings(history("a> b> a=a b=_", changes={"b": {"ticket": None}})) == ()
 
