@@ -17,7 +17,9 @@ from leakcheck.checks.own_answer import ALONE, IN_WINDOW
 from leakcheck.records import Gate, Report, RunEvent
 from leakcheck.report.sentences import headline
 
-CLEAN = "a> b> a=aA b=bB"
+FIVE = "v> w> x> y> z> v=v w=w x=x y=y z=z"
+CLEAN = "v> w> x> y> z> v=vV w=wW x=xX y=yY z=zZ"
+CLEAN_TOO = "g> h> i> j> k> g=gG h=hH i=iI j=jJ k=kK"
 TWO = "c> d> c=cC d=dD"
 LEAK = "a> b> a=aA b=bA"
 
@@ -107,7 +109,7 @@ def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
     ("gate", "line", "reason"),
     [
         (Gate(min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
-        (Gate(min_windows=1, min_echo=0.9), CLEAN, "echo too low: 2 of 2"),
+        (Gate(min_windows=1, min_echo=0.9), CLEAN, "echo too low: 5 of 5"),
         (Gate(min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
         (Gate(min_windows=1, min_echo=0.1), "a> a=aA b> b=bB", "overlap too low: 0 of 2"),
     ],
@@ -172,7 +174,8 @@ def test_a_leak_that_shows_in_a_replay_only_is_a_leak_with_no_window():
 
 
 def test_a_lost_answer_that_is_lost_alone_too_leaves_a_run_clean_with_a_note():
-    found = verdict(history("a> b> a=aA b=B | c> c=_", changes={"c": replays()["c"]}))
+    line = f"a> b> a=aA b=B {CLEAN} | c> c=_"
+    found = verdict(history(line, changes={"c": replays()["c"]}))
     assert found.status == "clean"
     assert [f.anomaly for f in found.findings] == ["lost-answer"]
 
@@ -225,7 +228,7 @@ def test_a_run_that_was_resumed_and_finished_can_be_clean():
 
 
 def test_lost_answers_that_were_never_replayed_keep_a_run_from_being_clean():
-    found = verdict(history("a> b> a=aA b=B"))
+    found = verdict(history(f"a> b> a=aA b=B {CLEAN}"))
     assert found.status == "inconclusive"
     assert "2 replays that would confirm lost answers were not sent" in found.reasons[0]
 
@@ -257,13 +260,22 @@ def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive(
     assert any(reason.startswith("echo too low") for reason in found.reasons)
 
 
+def test_a_run_of_which_most_was_never_sent_is_inconclusive_and_says_so():
+    died = RunEvent(kind="worker-died", at_ns=1, detail="worker 2 was killed by signal 9")
+    found = verdict(history(f"{CLEAN} a. b. c. d. e.", events=(died, *FINISHED)))
+    assert found.status == "inconclusive"
+    (reason,) = found.reasons
+    assert reason.startswith("answered too low: 5 of 10")
+    assert "5 were never sent; a worker died (worker 2 was killed by signal 9)" in reason
+
+
 def test_a_run_that_never_shows_its_tickets_is_not_clean_where_lost_ones_are_looked_for():
     line = "a> b> a=A b=B | c> d> c=_ d=_"
     changes = {n: {"replays": of, "cell": ALONE, **payload(of)} for n, of in ("ca", "db")}
     gate = Gate(min_windows=1, min_echo=0.2, min_overlap=0.0)
     found = verdict(history(line, changes=changes, gate=gate))
     assert found.status == "inconclusive"
-    assert found.reasons[0].startswith("tickets too low: 0 of 2")
+    assert any(reason.startswith("tickets too low: 0 of 2") for reason in found.reasons)
 
 
 def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_open():
@@ -275,7 +287,7 @@ def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_ope
 
 
 def test_a_run_that_echoes_nothing_is_never_clean_whatever_its_gate_says():
-    found = verdict(history("a> b> a=a b=b", gate=Gate(min_windows=1, min_echo=0, min_overlap=0)))
+    found = verdict(history(FIVE, gate=Gate(min_windows=1, min_echo=0, min_overlap=0)))
     assert found.status == "inconclusive"
     (reason,) = found.reasons
     assert reason.startswith("nothing was echoed")
@@ -298,7 +310,7 @@ def test_an_interrupted_run_exits_with_130_whatever_it_answered():
         ((CLEAN, "c> d> c! d!"), "error"),
         ((CLEAN, "c. d."), "inconclusive"),
         (("a> b> a=aA b=bA", "c> d> c! d!"), "leak"),
-        ((CLEAN, "c> d> c=cC d=dD"), "clean"),
+        ((CLEAN, CLEAN_TOO), "clean"),
     ],
 )
 def test_the_worst_verdict_is_that_of_the_run(lines, status):
@@ -307,7 +319,7 @@ def test_the_worst_verdict_is_that_of_the_run(lines, status):
 
 
 def test_a_source_in_another_scenario_is_named():
-    first, second = history("a> b> a=aA b=bB", scenario="one"), history("c> c=cA", scenario="two")
+    first, second = history(f"a> a=aA {CLEAN}", scenario="one"), history("c> c=cA", scenario="two")
     report = analyzer.analyze(merged(first, second))
     assert [v.status for v in report.verdicts] == ["clean", "leak"]
     assert report.verdicts[1].findings[0].source == "a"

@@ -6,7 +6,7 @@ import pytest
 from shorthand import history, passphrase, with_chunks
 
 from leakcheck.analyzer import exposure
-from leakcheck.records import Chunk, Gate, Load, TargetFacts
+from leakcheck.records import Chunk, Gate, Load, RunEvent, TargetFacts
 
 GATE = Gate(min_windows=1, min_echo=0.1, min_overlap=0.1)
 CACHED = TargetFacts(block_tokens=16, reports_cached_tokens=True)
@@ -74,6 +74,21 @@ def test_answered_counts_planned_requests():
     found = measured(history("a> b> c> a=a b! c- d."), "answered")
     assert counts(found) == (1, 4)
     assert found.text.startswith("1 of 4 (25.0 %")
+    assert found.text.endswith("planned requests were answered; 1 were never sent")
+
+
+def test_half_of_the_planned_requests_must_be_answered_by_the_lower_bound():
+    sent = "a> b> c> d> e> a=a b=b c=c d=d"
+    assert measured(history(f"{sent} e=e"), "answered").enough
+    assert measured(history(f"{sent} e!"), "answered").enough is False
+
+
+def test_dead_workers_are_named_where_requests_are_missing():
+    died = RunEvent(kind="worker-died", at_ns=1, detail="worker 2 was killed by signal 9")
+    one = measured(history("a> a=a b.", events=(died,)), "answered").text
+    assert one.endswith("1 were never sent; a worker died (worker 2 was killed by signal 9)")
+    two = measured(history("a> a=a b.", events=(died, died)), "answered").text
+    assert "2 workers died" in two
 
 
 def test_overlap_counts_answered_recipients_in_company():

@@ -15,6 +15,8 @@ from leakcheck.records import Exposure, Gate, Load, Rate
 CONTROL_SHARE = 4
 """An arm must have at least one in so many of the windows that it can expect."""
 
+MIN_ANSWERED = 0.5
+"""The share of the planned requests of a scenario that must have been answered."""
 USUAL_BLOCK = 16
 """Tokens of a cache block where the target's own size is not known."""
 
@@ -28,7 +30,7 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     requests = history.requests[history.requests["replays"].isna()]
     measures = [
         _windows(history, gate),
-        _answered(requests),
+        _answered(history, requests),
         _echo(history, requests, gate),
         _tickets(history, requests, gate),
         _overlap(history, requests, gate),
@@ -81,15 +83,18 @@ def _windows(history: History, gate: Gate) -> Exposure:
     )
 
 
-def _answered(requests: pd.DataFrame) -> Exposure:
+def _answered(history: History, requests: pd.DataFrame) -> Exposure:
+    """A run that got through half of its plan at most says little of that plan."""
     rate = evidence.rate(int((requests["outcome"] == "ok").sum()), len(requests))
-    return Exposure(
-        name="answered",
-        measured=rate,
-        minimum=None,
-        enough=None,
-        text=f"{counted(rate)} planned requests were answered",
-    )
+    what = "planned requests were answered"
+    unsent = int((requests["outcome"] == "unsent").sum())
+    if unsent:
+        what += f"; {unsent} were never sent"
+    dead = [event.detail for event in history.events if event.kind == "worker-died"]
+    if dead:
+        died = "a worker died" if len(dead) == 1 else f"{len(dead)} workers died"
+        what += f"; {died}" + (f" ({dead[0]})" if dead[0] else "")
+    return _held("answered", rate, MIN_ANSWERED, what)
 
 
 def _echo(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
