@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
 import pkgutil
 import types
 import typing
@@ -89,7 +90,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def fits(value: Any, wanted: Any) -> bool:
-    """Whether a TOML value is of the annotated type (an int is a good float, a bool no int)."""
+    """Whether a TOML value is of the annotated type (an int is a good float, a bool no int,
+    and nan and inf are no numbers).
+    """
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted is Any:
         return True
@@ -99,9 +102,9 @@ def fits(value: Any, wanted: Any) -> bool:
         return value in inner
     if origin in (tuple, list):
         return isinstance(value, list | tuple) and all(fits(item, inner[0]) for item in value)
-    if isinstance(value, bool) and wanted is not bool:
-        return False
-    return isinstance(value, (int, float) if wanted is float else wanted)
+    odd = isinstance(value, bool) and wanted is not bool
+    odd = odd or (isinstance(value, float) and not math.isfinite(value))
+    return not odd and isinstance(value, (int, float) if wanted is float else wanted)
 
 
 def type_name(wanted: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -33,7 +34,21 @@ from leakcheck.traffic import Window
 _TABLES = ("load", "traffic", "checks", "gate")
 _TOP = ("schema", "name", "version", "summary", *_TABLES)
 _SHARES = ("control", "min_echo", "min_overlap", "min_cache_hits")
-_AT_LEAST = {"phantoms": 0, "retries": 0, "min_windows": 1, "timeout_s": 0.001}
+_AT_LEAST = {"phantoms": 0, "retries": 0, "timeout_s": 0.001}
+_AT_MOST = {
+    "windows": 100_000,
+    "requests": 1_000,
+    "workers": 64,
+    "lanes": 256,
+    "max_tokens": 100_000,
+    "passphrase_words": 64,
+    "phantoms": 10_000,
+    "timeout_s": 86_400,
+    "retries": 10,
+    "min_windows": 100_000,
+}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_LEAK_CHECK = "foreign_passphrase"
 
 T = TypeVar("T", Load, Gate)
 
@@ -93,7 +108,8 @@ def _override(data: dict[str, Any], key: str, value: Any, path: Path) -> None:
     here[last] = value
 
 
-def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool) -> Scenario:
+def _require_shape(data: dict[str, Any], path: Path) -> None:
+    """Raise ScenarioError unless the top of the file is as it should be; add missing tables."""
     for key in data:
         if key not in _TOP:
             raise ScenarioError(
@@ -109,9 +125,17 @@ def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool
     for key in _TABLES:
         if not isinstance(data.setdefault(key, {}), dict):
             raise ScenarioError(f"{path}: {key}: {data[key]!r} is not a table")
+    if not _NAME.fullmatch(data["name"]):
+        raise ScenarioError(
+            f"{path}: name: {data['name']!r} is no name; use letters, digits, '.', '_' and '-'"
+        )
     if "use" not in data["traffic"]:
         known = ", ".join(plugin.names("traffic"))
         raise ScenarioError(f"{path}: traffic.use: missing; name a traffic shape ({known})")
+
+
+def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool) -> Scenario:
+    _require_shape(data, path)
     load = _record(Load, data["load"], path, "load")
     gate = _record(Gate, data["gate"], path, "gate")
     if gate.min_windows > load.windows and not overridden:
@@ -119,16 +143,21 @@ def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool
             f"{path}: gate.min_windows: {gate.min_windows} can never be reached with "
             f"load.windows = {load.windows}; raise load.windows or lower gate.min_windows"
         )
+    checks = tuple(
+        _plugin("checks", name, table, path, f"checks.{name}")
+        for name, table in data["checks"].items()
+    )
+    if _LEAK_CHECK not in data["checks"]:
+        raise ScenarioError(
+            f"{path}: checks.{_LEAK_CHECK}: missing; without it no leak would be seen"
+        )
     return Scenario(
         name=data["name"],
         version=data["version"],
         summary=data["summary"],
         load=load,
         traffic=_plugin("traffic", data["traffic"]["use"], data["traffic"], path, "traffic"),
-        checks=tuple(
-            _plugin("checks", name, table, path, f"checks.{name}")
-            for name, table in data["checks"].items()
-        ),
+        checks=checks,
         gate=gate,
         digest=digest,
         path=str(path),
@@ -163,8 +192,9 @@ def _record(kind: type[T], table: Mapping[str, Any], path: Path, where: str) -> 
                 f"{path}: {where}.{key}: {value!r} is not of type {plugin.type_name(hints[key])}"
             )
         least = 0 if key in _SHARES else _AT_LEAST.get(key, 1)
-        if value < least or (key in _SHARES and value > 1):
-            right = "a fraction from 0 to 1" if key in _SHARES else f"at least {least}"
+        most = _AT_MOST.get(key, 1)
+        if not least <= value <= most:
+            right = "a fraction from 0 to 1" if key in _SHARES else f"{least} to {most}"
             raise ScenarioError(f"{path}: {where}.{key}: {value} is out of range; use {right}")
     missing = [f.name for f in fields(kind) if f.name == "windows" and "windows" not in table]
     if missing:

@@ -309,7 +309,9 @@ async def _models(call):
     if folder == "invalid":
         return await call.reply(200, b"{not JSON")
     if folder == "v1":
-        return await call.reply(200, MODELS)
+        told = call.headers.get("authorization")
+        extra = [{"id": f"told {told}", "object": "model"}] if told else []
+        return await call.reply(200, MODELS | {"data": MODELS["data"] + extra})
     return await call.reply(404, {"detail": "Not Found"})
 
 

@@ -47,7 +47,12 @@ def test_a_valid_file_is_read(tmp_path):
     [
         ("windows = 3", "window = 3", r"load: unknown key 'window'; did you mean 'windows'\?"),
         ("windows = 3", 'windows = "3"', "load.windows: '3' is not of type integer"),
-        ("windows = 3", "windows = 0", "load.windows: 0 is out of range; use at least 1"),
+        ("windows = 3", "windows = 0", "load.windows: 0 is out of range; use 1 to 100000"),
+        ("windows = 3", "windows = 99999999999999999999", "is out of range; use 1 to 100000"),
+        ("windows = 3", "windows = 3\nworkers = 1000", "load.workers: 1000 is out of range"),
+        ("min_windows = 1", "min_windows = 1\nmin_echo = nan", "nan is not of type number"),
+        ('name = "example"', 'name = "a/b"', "name: 'a/b' is no name"),
+        ("[checks.foreign_passphrase]", "[checks.arms]", "without it no leak would be seen"),
         ("windows = 3", "windows = 3\ncontrol = 1.5", "load.control: 1.5 is out of range"),
         ("windows = 3", "", "load.windows: missing"),
         ('use = "concurrent"', 'use = "concurent"', "did you mean 'concurrent'"),

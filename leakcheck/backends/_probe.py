@@ -77,7 +77,8 @@ async def probe(target: Target, base: URL, get: Get, backend: Backend) -> tuple[
     except LeakcheckError as found:
         error = found
     else:
-        return ids
+        keys = secrets(target)
+        return tuple(redact(one_line(name), keys) for name in ids)
     raise type(error)(redact(str(error), secrets(target))) from None
 
 
