@@ -325,6 +325,25 @@ def test_a_source_in_another_scenario_is_named():
     assert report.verdicts[1].findings[0].source == "a"
 
 
+@pytest.mark.parametrize(("shown", "anomaly"), [("A", "passphrase"), ("a", "answer")])
+def test_a_leak_into_the_survey_is_a_leak(shown, anomaly):
+    survey = history(f"b> b=b{shown} / c> c=_", scenario="survey", checks=())
+    report = analyzer.analyze(merged(survey, history(f"a> a=aA {CLEAN}", scenario="one")))
+    assert (report.status, report.exit_code) == ("leak", 1)
+    assert [(v.scenario, v.status) for v in report.verdicts] == [
+        ("survey", "leak"),
+        ("one", "clean"),
+    ]
+    assert [f.anomaly for f in report.verdicts[0].findings] == [f"foreign-{anomaly}"]
+    assert headline(report).startswith("in a window that is no trial of survey somebody else's")
+
+
+def test_a_survey_that_shows_no_leak_is_not_judged():
+    survey = history("b> b=b / c> c=_", scenario="survey", checks=())
+    report = analyzer.analyze(merged(survey, history(CLEAN, scenario="one")))
+    assert [(v.scenario, v.status) for v in report.verdicts] == [("one", "clean")]
+
+
 def test_leaks_are_paired_by_tenant_and_a_pair_of_requests_counts_once():
     line = f"{LEAK} | c> d> c=cC d=dcC"
     report = analyzer.analyze(history(line, changes={"c": {"tenant": "t00"}}))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from leakcheck import evidence, plugin
 from leakcheck.analyzer import curves, exposure
 from leakcheck.analyzer.confirm import confirmations
+from leakcheck.checks import foreign_passphrase, own_answer
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT, false_match_bound
 from leakcheck.records import (
@@ -61,11 +62,11 @@ class _Case:
 
 def analyze(history: History) -> Report:
     """The judgement on a run. The worst verdict is that of the run; leak beats corruption beats
-    error beats inconclusive beats clean.
+    error beats inconclusive beats clean. A scenario without checks (the survey) has a verdict only
+    if it shows somebody else's content.
     """
-    verdicts = tuple(
-        judge(history.scenario(p.scenario.name), p) for p in history.plans if p.scenario.checks
-    )
+    judged = [_verdict_on(history.scenario(plan.scenario.name), plan) for plan in history.plans]
+    verdicts = tuple(verdict for verdict in judged if verdict is not None)
     worst: Status = "inconclusive"
     status = min((v.status for v in verdicts), key=PRECEDENCE.index, default=worst)
     interrupted = _open_end(history.events) == "interrupted"
@@ -87,13 +88,28 @@ def analyze(history: History) -> Report:
     )
 
 
+def _verdict_on(history: History, plan: Plan) -> Verdict | None:
+    """The verdict on one scenario; None for one without checks that shows no leak."""
+    if plan.scenario.checks:
+        return judge(history, plan)
+    mine = own_answer.check(history)
+    leaks = tuple(finding for finding in mine.findings if finding.severity == "leak")
+    results = (foreign_passphrase.check(history), CheckResult(check=mine.check, findings=leaks))
+    verdict = _judged(history, plan, results)
+    return verdict if any(f.severity == "leak" for f in verdict.findings) else None
+
+
 def judge(history: History, plan: Plan) -> Verdict:
     """The verdict on one scenario; `history` has only its rows."""
-    scenario = plan.scenario
     results = [
         plugin.load("checks", check.name, "check")(history, **check.options)
-        for check in scenario.checks
+        for check in plan.scenario.checks
     ]
+    return _judged(history, plan, results)
+
+
+def _judged(history: History, plan: Plan, results: Sequence[CheckResult]) -> Verdict:
+    scenario = plan.scenario
     case = _case(history, plan, results)
     status, reasons = _decide(case)
     return Verdict(
