@@ -430,8 +430,10 @@ class Verdict:
     `leak_rate` counts trials with a leak over trials: windows of the planted arm in which a
     passphrase was inside the target while others were answered, and answered requests overlapped.
     Leaks anywhere else (control windows, replays) make the status `leak` and are not in the rate.
-    `bound` is its one-sided 95 % upper bound divided by the lower bound of the echo rate: what a
-    clean verdict certifies; None where nothing was echoed. `false_match_bound` is the entropy
+    `bound` is what a clean verdict certifies: min(1, upper / (echo x asked)), of its one-sided 95 %
+    upper bound, the lower bound of the echo rate, and the share of answered recipients that were
+    asked for what they see (eliciting): a leak reaches any recipient, and only these would say it.
+    1 excludes nothing; None where nothing was echoed. `false_match_bound` is the entropy
     bound for the figures of this very run. `reasons` explain the status in plain sentences.
     """
 

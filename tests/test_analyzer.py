@@ -12,6 +12,7 @@ from shorthand import FINISHED, history, provenance
 
 from leakcheck import analyzer
 from leakcheck import history as histories
+from leakcheck.analyzer import exposure
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
 from leakcheck.records import Gate, Report, RunEvent
@@ -103,6 +104,38 @@ def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
     echo = next(e for e in found.exposure if e.name == "echo").measured
     assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / echo.lower))
     assert verdict(history("a> b> a=a b=b")).bound is None
+
+
+def test_the_bound_grows_with_the_recipients_that_nobody_asked():
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}" for x, y in pairs_of(20))
+    neutral = {y: {"ask": "neutral", "passphrase": None} for _, y in pairs_of(20)}
+    found = verdict(history(line, changes=neutral))
+    echo = next(e for e in found.exposure if e.name == "echo").measured
+    assert found.bound == pytest.approx(found.leak_rate.upper / (echo.lower * 0.5))
+    assert "and by the 50 % of answered recipients that were asked" in found.reasons[0]
+    assert "in more than 69.9 % of windows" in found.reasons[0]
+
+
+def test_companions_and_sources_do_not_count_as_asked():
+    changes = {"a": {"role": "source"}, "b": {"role": "companion", "ask": "neutral"}}
+    found = verdict(history("a> b> c> a=aA b=b c=cC", changes=changes))
+    assert exposure.asked_share(history("a> b> c> a=aA b=b c=cC", changes=changes)) == 1.0
+    assert found.bound == 1.0
+
+
+def test_a_bound_of_one_is_said_to_exclude_nothing():
+    (reason,) = verdict(history(CLEAN)).reasons
+    assert "that excludes no rate of leaks" in reason
+    assert "e+" not in reason
+
+
+def test_where_no_recipient_was_asked_nothing_is_excluded():
+    changes = {n: {"ask": "neutral"} for n in "vwxy"} | {"z": {"role": "source"}}
+    assert verdict(history(CLEAN, changes=changes)).bound == 1.0
+
+
+def pairs_of(count):
+    return list(zip(ascii_lowercase[:count:2], ascii_lowercase[1:count:2], strict=True))
 
 
 @pytest.mark.parametrize(

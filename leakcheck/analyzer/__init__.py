@@ -31,6 +31,8 @@ from leakcheck.records import (
 PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
 NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
+NO_BOUND = 0.9995
+"""A bound of as good as 100 % excludes nothing."""
 KEPT_FINDINGS = 200
 VARIANTS = 1
 """Ways in which one phrase can match at one place: the matcher compares one folded stream."""
@@ -141,8 +143,6 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
     windows = history.windows[~history.windows["replay"]]
     leaking = windows["window"].isin({f.window for f in findings if f.severity == "leak"})
     leak_rate = evidence.rate(int((leaking & windows["trial"]).sum()), int(windows["trial"].sum()))
-    echo = exposure.find(measures, "echo")
-    echoed = echo.measured.lower if echo and isinstance(echo.measured, Rate) else 0.0
     scanned = history.scanned
     return _Case(
         history=history,
@@ -150,7 +150,7 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
         exposure=measures,
         leak_rate=leak_rate,
         leaks_elsewhere=int((leaking & ~windows["trial"]).sum()),
-        bound=min(1.0, leak_rate.upper / echoed) if echoed else None,
+        bound=_bound(history, measures, leak_rate),
         false_match_bound=false_match_bound(
             outputs=scanned.texts,
             phrases=scanned.phrases,
@@ -159,6 +159,16 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
             entropy_bits=scanned.entropy_bits,
         ),
     )
+
+
+def _bound(history: History, measures: tuple[Exposure, ...], leak_rate: Rate) -> float | None:
+    """See records.Verdict.bound: what may leak is more than what shows, by echo and by asking."""
+    echo = exposure.find(measures, "echo")
+    echoed = echo.measured.lower if echo and isinstance(echo.measured, Rate) else 0.0
+    if not echoed:
+        return None
+    sensitivity = echoed * exposure.asked_share(history)
+    return min(1.0, leak_rate.upper / sensitivity) if sensitivity else 1.0
 
 
 def _weight(finding: Finding) -> tuple[int, int, str]:
@@ -324,9 +334,17 @@ def _clean_reason(case: _Case) -> str:
     text = f"nobody was answered with somebody else's content in {rate.trials} windows"
     if case.bound is None:
         return text
+    share = 100 * exposure.asked_share(case.history)
+    how = (
+        "the bound for what shows, divided by the lower bound of the echo rate and by the "
+        f"{share:.3g} % of answered recipients that were asked for what they saw"
+    )
+    if case.bound >= NO_BOUND:
+        return f"{text}; that excludes no rate of leaks ({how}): send more windows"
+    least = math.ceil(1000 * case.bound) / 10
     return (
-        f"{text}; leaks in more than {100 * case.bound:.2g} % of windows are excluded with 95 % "
-        "confidence (the bound for what shows, divided by the lower bound of the echo rate)"
+        f"{text}; leaks in more than {least:g} % of windows are excluded with 95 % confidence "
+        f"({how})"
     )
 
 

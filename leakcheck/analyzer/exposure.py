@@ -42,6 +42,15 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     return tuple(measures)
 
 
+def asked_share(history: History) -> float:
+    """The share of answered recipients that were asked to say what they see: the others would
+    hardly show a leak that reached them. 0.0 without any.
+    """
+    requests = history.requests[history.requests["replays"].isna()]
+    mine = requests[(requests["role"] == "recipient") & (requests["outcome"] == "ok")]
+    return float((mine["ask"] == "eliciting").mean()) if len(mine) else 0.0
+
+
 def find(measures: tuple[Exposure, ...], name: str) -> Exposure | None:
     """The exposure of that name."""
     return next((each for each in measures if each.name == name), None)

@@ -258,6 +258,8 @@ def _clean(report: Report) -> str:
     if not bounds:
         return seen
     most = percent(max(bounds), "up")
+    if most == percent(1.0):
+        return f"{seen}, too few to exclude any rate of leaks"
     each = "windows" if len(report.verdicts) == 1 else "windows of any scenario"
     return f"{seen}, so at most {most} of the {each} leak (95 % confidence)"
 

@@ -121,6 +121,12 @@ def test_notes_do_not_count_among_the_findings_that_make_a_verdict(samples):
     assert sentences.grave(report) == []
 
 
+def test_a_bound_of_everything_is_said_to_exclude_nothing(samples):
+    verdict = dataclasses.replace(samples.verdict("prefix-overlap"), bound=1.0)
+    line = sentences.headline(samples.report("clean", [verdict]))
+    assert line.endswith("too few to exclude any rate of leaks")
+
+
 def test_a_leak_in_no_trial_is_not_told_as_none_of_the_windows(samples):
     finding = samples.leak_finding(0)
     verdict = samples.verdict("control-group", "leak", findings=(finding,))
