@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import secrets
+import signal
 import sys
 import tomllib
 import urllib.parse
@@ -14,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from leakcheck import __version__
 from leakcheck.errors import LeakcheckError, UsageError
-from leakcheck.records import EXIT_INTERRUPTED, Report, Target
+from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, Target
 
 if TYPE_CHECKING:
     from leakcheck.session import Setup
 
 _KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
 _EPILOG = """\
 exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
@@ -35,18 +40,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.flags = rest  # the engine knows its own flags
     elif rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for signal_ in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_, signal.default_int_handler)  # as Ctrl-C: with a report
     try:
+        _require_text(sys.argv[1:] if argv is None else argv)
         code: int = arguments.command(arguments)
+        sys.stdout.flush()
     except LeakcheckError as error:
-        print(f"leakcheck: {error}", file=sys.stderr)
+        _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("leakcheck: interrupted before anything was sent", file=sys.stderr)
+        _complain("interrupted; `leakcheck analyze RUN_DIR` judges what a run has observed so far")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `leakcheck list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor at exit
+        _drop_output()
         return 0
+    except Exception as error:  # noqa: BLE001 - an exit code of 1 would say `leak`
+        import traceback  # noqa: PLC0415 - only a defect needs it
+
+        _drop_output()
+        detail = "" if isinstance(error, OSError) else traceback.format_exc()
+        _complain(
+            f"this should not have happened: {type(error).__name__}: {error}\n{detail}".strip()
+        )
+        return EXIT_CODES["error"]
     return code
+
+
+def _complain(text: str) -> None:
+    """A sentence on standard error; what a target put into it cannot steer the terminal."""
+    from leakcheck.report.untrusted import visible  # noqa: PLC0415 - only a complaint needs it
+
+    lines = [visible(line) for line in f"leakcheck: {text}".splitlines()]
+    with contextlib.suppress(OSError):  # nobody listens
+        print("\n".join(lines), file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Let nothing more be written to standard output, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    for text in arguments:
+        if not text.isprintable():
+            raise UsageError(f"{text!r} holds characters that no flag, file or name here can have")
 
 
 # --- commands ------------------------------------------------------------------------------------
@@ -298,13 +336,14 @@ def _setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
 def _seed(arguments: argparse.Namespace) -> int:
     """The seed of the flag or the environment; else a fresh one, for a passphrase is used once."""
     text = _env("LEAKCHECK_SEED")
-    if arguments.seed is not None:
-        return int(arguments.seed)
-    if text is None:
+    if arguments.seed is None and text is None:
         return secrets.randbelow(2**31)
-    if not text.removeprefix("-").isdecimal():
+    if arguments.seed is None and not (text or "").removeprefix("-").isdecimal():
         raise UsageError(f"LEAKCHECK_SEED: {text!r} is not an integer")
-    return int(text)
+    seed = int(text or "0") if arguments.seed is None else int(arguments.seed)
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"the seed {seed} is out of range; use 0 to {2**63 - 1}")
+    return seed
 
 
 def _target(arguments: argparse.Namespace) -> Target | None:
@@ -316,12 +355,20 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     if url is None:
         return None
     _require_plain(url)
+    from leakcheck import plugin  # noqa: PLC0415 - imports the backend
+
+    plugin.load("backends", arguments.backend, "connect")
     model = arguments.model or _env("LEAKCHECK_MODEL")
     if not model:
         raise UsageError(f"--model is missing: name the model that {url} should answer with")
     key = arguments.api_key_env or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
     headers = dict(_header(text) for text in arguments.header_env)
     for name in [*headers.values(), *([key] if key else [])]:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                "what --api-key-env or --header-env names is no environment variable (it is not "
+                "repeated here: it may be a key); set one and give its name"
+            )
         if not os.environ.get(name):
             raise UsageError(f"environment variable {name} is not set; it should hold a secret")
     return Target(
@@ -353,14 +400,14 @@ def _require_plain(url: str) -> None:
             f"--target: the URL of {parts.hostname} has the query parameter {extra[0]!r}; URLs are "
             "written into reports, so send it as a header with --header-env"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
         raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
 
 
 def _header(text: str) -> tuple[str, str]:
     header, equals, name = text.partition("=")
-    if not (header and equals and name):
-        raise UsageError(f"--header-env: {text!r} is not HEADER=NAME")
+    if not (_HEADER.fullmatch(header) and equals and name):
+        raise UsageError("--header-env: not of the form HEADER=NAME, such as X-Api-Key=MY_KEY")
     return header, name
 
 

@@ -48,19 +48,22 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         origin = session.provenance(setup, opened, scenarios)
         runfolder.write_provenance(folder, origin)
         runfolder.write_plans(folder, [first])
-        with _started(folder, opened, scenarios, watch) as live:
-            ended = live.send(survey.NAME, first.requests)
-            if ended is not None and ended.kind == "target-lost":
-                raise TargetError(ended.detail)
-            if ended is None:
-                seen = runfolder.read_shards(folder).observations
-                found = survey.facts(first, seen, models=models, tokens=tokens)
-                found = replace(found, continues=not chat, notes=(*notes, *found.notes))
-                runfolder.write_provenance(folder, replace(origin, facts=found))
-                watch("plan", 0, 1)
-                plans = _plans(scenarios, first, found)
-                runfolder.write_plans(folder, [first, *plans])
-                _send_all(live, plans)
+        try:
+            with _started(folder, opened, scenarios, watch) as live:
+                ended = live.send(survey.NAME, first.requests)
+                if ended is not None and ended.kind == "target-lost":
+                    raise TargetError(ended.detail)
+                if ended is None:
+                    seen = runfolder.read_shards(folder).observations
+                    found = survey.facts(first, seen, models=models, tokens=tokens)
+                    found = replace(found, continues=not chat, notes=(*notes, *found.notes))
+                    runfolder.write_provenance(folder, replace(origin, facts=found))
+                    watch("plan", 0, 1)
+                    plans = _plans(scenarios, first, found)
+                    runfolder.write_plans(folder, [first, *plans])
+                    _send_all(live, plans)
+        except KeyboardInterrupt:
+            session.note(folder, "interrupted", "between two steps")
     return judge(folder, watch), folder
 
 

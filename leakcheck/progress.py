@@ -52,7 +52,8 @@ def _lines(stream: IO[str]) -> Watch:
     def watch(what: str, done: int, total: int) -> None:
         now = time.monotonic()
         before, at = last.get(what, (-1, 0.0))
-        if done != before and (before < 0 or done == total or now - at >= _LINE_EVERY_S):
+        due = done == total > 1 or now - at >= _LINE_EVERY_S
+        if done != before and (before < 0 or due):
             last[what] = done, now
             amount = f" {done}/{total} requests" if total > 1 else ""
             print(f"{what}{amount}", file=stream, flush=True)

@@ -17,9 +17,11 @@ report and skip; any other damage is a `RunFolderError` that names file and line
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -95,6 +97,19 @@ def create(root: Path, name: str, seed: int) -> Path:
             f"the reports folder {root} cannot be written ({error.strerror}); name another folder"
         ) from None
     raise UsageError(f"the reports folder {root} already holds a thousand runs named {stem}")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else sends this run meanwhile. Raises UsageError where somebody does already."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(f"{folder} is being sent by another leakcheck; wait for its end") from None
+    finally:
+        os.close(handle)
 
 
 def link_latest(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import random
 import re
 import tomllib
@@ -11,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
-
-import orjson
 
 from leakcheck import plugin
 from leakcheck.errors import ScenarioError, UsageError
@@ -94,7 +93,7 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from error
     for key, value in (overrides or {}).items():
         _override(data, key, value, path)
-    digest = hashlib.sha256(raw + orjson.dumps(overrides or {}, option=orjson.OPT_SORT_KEYS))
+    digest = hashlib.sha256(raw + json.dumps(overrides or {}, sort_keys=True, default=str).encode())
     return _scenario(data, path, digest.hexdigest(), overridden=bool(overrides))
 
 

@@ -71,6 +71,8 @@ class Opened:
         path = path or (self.ready or {}).get("tokenizer")
         if path is None:
             return None
+        if not Path(path).exists() and path.count("/") != 1:
+            raise UsageError(f"--tokenizer: there is no folder {path!r}, and it is no hub id a/b")
         from transformers import AutoTokenizer  # noqa: PLC0415 - a second to import
 
         try:
@@ -130,7 +132,7 @@ class Session:
 def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -> Iterator[Session]:
     """As many workers and lanes as the largest of `loads` needs. Raises HarnessError."""
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
-    with Runner(opened.target, folder, workers, lanes) as runner:
+    with runfolder.locked(folder), Runner(opened.target, folder, workers, lanes) as runner:
         yield Session(folder=folder, opened=opened, runner=runner, watch=watch)
 
 

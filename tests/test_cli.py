@@ -62,8 +62,16 @@ def test_no_command_is_a_usage_error():
          {}, "environment variable NOKEY"),
         (["run", "--target", "http://h/v1", "--embedded"], {}, "exclude each other"),
         (["run", "--header-env", "X", "--target", "http://h/v1", "--model", "m"],
-         {}, "'X' is not HEADER=NAME"),
+         {}, "not of the form HEADER=NAME"),
         (["run", "--set", "load.windows"], {}, "is not KEY=VALUE"),
+        (["run", "--seed", "-1"], {}, "the seed -1 is out of range"),
+        (["run", "--seed", "9" * 30], {}, "is out of range; use 0 to"),
+        (["run", "--timeout-s", "nan"], {}, "nan is not of type number"),
+        (["run", "--windows", "9" * 20], {}, "is out of range; use 1 to 100000"),
+        (["run", "--target", "http://h/v1", "--model", "a\x1b[31m"], {}, "holds characters that"),
+        (["run", "--target", "http://h/v1", "--backend", "opanai"], {}, "did you mean 'openai'"),
+        (["run", "--target", "http://h/v1", "--model", "m", "--header-env", "X Y=HOME"],
+         {}, "not of the form HEADER=NAME"),
         (["run", "--resume", "x", "--windows", "5"], {}, "leave out 'windows'"),
         (["run", "--target", "http://me:pw@h/v1"], {}, "holds credentials"),
         (["run", "--target", "http://h/v1?key=s3cret"], {}, "query parameter 'key'"),
@@ -143,3 +151,32 @@ def test_every_run_draws_a_fresh_seed_unless_one_is_given(monkeypatch):
     fresh = {cli._seed(cli._parser().parse_args(["run"])) for _ in range(3)}
     assert len(fresh) == 3
     assert cli._seed(cli._parser().parse_args(["run", "--seed", "7"])) == 7
+
+
+def test_a_key_given_in_the_place_of_a_variable_is_not_repeated():
+    flags = ["--target", "http://h/v1", "--model", "m", "--api-key-env", "sk-planted-0123456789"]
+    done = leakcheck("run", *flags)
+    assert done.returncode == 2
+    assert "sk-planted" not in done.stdout + done.stderr
+
+
+def test_what_nobody_foresaw_is_no_leak(monkeypatch, capsys):
+    def broken(_arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "list_", broken)
+    assert cli.main(["list"]) == 4
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_full_standard_output_is_no_leak():
+    command = f"{sys.executable} -m leakcheck.cli list traffic > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)  # noqa: S602 - a redirection is what is tested
+    assert done.returncode == 4
+    assert "No space left" in done.stderr
+
+
+def test_a_complaint_cannot_steer_the_terminal(capfd):
+    cli._complain("said \x1b[31m\u202eevil")
+    assert "\x1b" not in (said := capfd.readouterr().err)
+    assert "\u202e" not in said

@@ -258,3 +258,11 @@ def test_an_event_after_a_torn_one_can_be_read(tmp_path):
         file.write(b'{"kind":"fini')
     runfolder.append_event(tmp_path, RunEvent(kind="finished", at_ns=2))
     assert [event.kind for event in runfolder.read_events(tmp_path)] == ["resumed", "finished"]
+
+
+def test_one_run_folder_is_sent_by_one_leakcheck_at_a_time(tmp_path):
+    refused = pytest.raises(UsageError, match="being sent by another")
+    with runfolder.locked(tmp_path), refused, runfolder.locked(tmp_path):
+        pass
+    with runfolder.locked(tmp_path):
+        pass
