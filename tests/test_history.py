@@ -80,7 +80,13 @@ def test_secrets_of_requests_without_an_answer_count(line):
         ("a> a=aA b> b=bA", "sequential", 0.1),
         ("a> b> a! b=bA", "concurrent", 0.1),
         ("a> a! b> b=bA", "sequential", 0.1),
-        ("a> b> b=bA", "concurrent", 0.1),
+        ("a> b> b=bA", "unknown", None),
+        ("b> a> b=bA", "concurrent", None),
+        ("a> a! a> b> b=bA", "unknown", None),
+        ("a> a! b> a> b=bA", "concurrent", None),
+        ("b> a> a- b=bA a> a=aA", "concurrent", 0.1),
+        ("a> a- a> a=aA b> b=bA", "sequential", 0.1),
+        ("a> b> a- a> b=bA a=aA", "concurrent", 0.1),
         ("a> a- b> b=bA", "sequential", 0.1),
         ("b> b=bA a> a=aA", "unknown", None),
         ("a. b> b=bA", "unknown", None),
@@ -90,6 +96,14 @@ def test_relation_of_source_and_recipient(line, relation, seconds):
     timing = history(line).timing("a", "b")
     assert timing.relation == relation == history(line).relation("a", "b")
     assert timing.seconds == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_the_attempt_that_shows_the_match_is_the_recipient():
+    h = history("a> b> b- a=aA b> b=bA")
+    match = row(h, "matches", owner="foreign")
+    timing = h.timing("a", "b", observation=int(match["observation"]))
+    assert (timing.relation, timing.seconds) == ("sequential", pytest.approx(0.1))
+    assert h.relation("a", "b") == "concurrent"
 
 
 def test_company_counts_the_request_itself_and_whoever_ran_meanwhile():
@@ -188,6 +202,11 @@ def twins():
 def test_of_several_owners_the_one_that_ran_with_the_recipient_is_the_source():
     h = history("a> a=aA / b> b=aA / c> d> c=aA d=dA", changes=twins())
     assert row(h, "matches", owner="foreign")["source"] == "c"
+
+
+def test_of_several_owners_the_one_that_ran_with_the_attempt_that_shows_it_is_the_source():
+    h = history("a> d> d- a=aA / b> d> b=aA d=dA / c.", changes=twins())
+    assert row(h, "matches", owner="foreign")["source"] == "b"
 
 
 def test_of_several_owners_before_the_recipient_the_last_is_the_source():

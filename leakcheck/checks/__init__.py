@@ -45,12 +45,11 @@ def leak(history: History, match: Any, *, check: str, anomaly: str, what: str) -
         window=recipient.window,
         recipient=recipient.id,
         source=match.source,
-        relation=history.relation(match.source, recipient.id),
+        relation=history.relation(match.source, recipient.id, observation=int(match.observation)),
         excerpt=text,
         mark=mark,
         explanation=(
-            f"{who(recipient, window=True)} was answered with {what}; "
-            f"{when(history, match.source, recipient.id)}."
+            f"{who(recipient, window=True)} was answered with {what}; {when(history, match)}."
         ),
         evidence=where_found(history, match),
     )
@@ -59,7 +58,9 @@ def leak(history: History, match: Any, *, check: str, anomaly: str, what: str) -
 def where_found(history: History, match: Any) -> dict[str, Any]:
     """What the evidence of a finding says about its match: the place, the tenants, the times.
 
-    Times are seconds from the start of whichever of the two was sent first.
+    Times are seconds from the start of whichever of the two was sent first: of the attempt that
+    shows the match, and of the source's attempt that may explain it (else the one that decided its
+    outcome). An end that nobody saw is left out.
     """
     found = {
         "field": match.field,
@@ -71,13 +72,18 @@ def where_found(history: History, match: Any) -> dict[str, Any]:
     if match.owner == "phantom":
         return found
     found["source_tenant"] = history.by_id(match.source).tenant
-    source, recipient = history.answer(match.source), history.answer(match.recipient)
-    if source is None or recipient is None:
+    shows = int(match.observation)
+    row = history.timing(match.source, match.recipient, observation=shows).source
+    recipient = history.attempt(shows)
+    source = history.answer(match.source) if row is None else history.attempt(row)
+    if source is None:
         return found
     origin_ns = min(source.start_ns, recipient.start_ns)
     for name, seen in (("source", source), ("recipient", recipient)):
         found[f"{name}_start_s"] = (seen.start_ns - origin_ns) / 1e9
         found[f"{name}_end_s"] = (seen.end_ns - origin_ns) / 1e9
+    if row is not None and not history.ended(row):
+        del found["source_end_s"]
     return found
 
 
@@ -92,13 +98,18 @@ def who(request: Request, *, window: bool = False) -> str:
     return f"{request.id} (tenant {request.tenant}{where})"
 
 
-def when(history: History, source: str, recipient: str) -> str:
-    """How source and recipient lay in time, as the end of a sentence."""
-    timing = history.timing(source, recipient)
+def when(history: History, match: Any) -> str:
+    """How source and recipient of a row of `matches` lay in time, as the end of a sentence."""
+    source, recipient = match.source, match.recipient
+    timing = history.timing(source, recipient, observation=int(match.observation))
     if timing.relation == "concurrent":
         return f"the two ran at the same time for {seconds(timing.seconds)}"
     if timing.relation == "sequential":
         return f"{source} had ended {seconds(timing.seconds)} before {recipient} began"
+    if timing.source is not None:
+        return (
+            f"{source} had been sent before {recipient} began, and nobody saw whether it still ran"
+        )
     return (
         f"{source} had not been sent by then: an earlier run with the same seed may have left it "
         "in the target"

@@ -158,13 +158,24 @@ class History:
         row = self._run.deciding.get(request_id)
         return None if row is None else self._run.seen[row]
 
-    def timing(self, source: str, recipient: str) -> Timing:
-        """How the attempts of two requests lay in time."""
-        return self._run.timing(source, recipient)
+    def attempt(self, observation: int) -> Observation:
+        """The attempt at a row of `observations`."""
+        return self._run.seen[observation]
 
-    def relation(self, source: str, recipient: str) -> Relation:
-        """`concurrent` when two requests were in flight at one time, whatever became of them."""
-        return self._run.timing(source, recipient).relation
+    def ended(self, observation: int) -> bool:
+        """Whether the end of the attempt at a row of `observations` was seen."""
+        return bool(self._run.came_back[observation])
+
+    def timing(self, source: str, recipient: str, *, observation: int | None = None) -> Timing:
+        """How two requests lay in time: the attempts of the source that were not refused (those
+        only where no other explains anything), and the recipient's attempt at the row
+        `observation`, or any of its attempts.
+        """
+        return self._run.timing(source, recipient, observation)
+
+    def relation(self, source: str, recipient: str, *, observation: int | None = None) -> Relation:
+        """`concurrent` when the two are known to have been in flight at one time; see `timing`."""
+        return self._run.timing(source, recipient, observation).relation
 
     def _of(self, table: pd.DataFrame) -> pd.DataFrame:
         return table if self._only is None else table[table["scenario"] == self._only]

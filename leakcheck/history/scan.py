@@ -102,7 +102,7 @@ def search(
     """Matches of everything planned, and how much was searched.
 
     `texts` are the fields of each observation, `sent` the position of its request. `nearest` picks,
-    of all requests that carry the payload of one, the likeliest source for a recipient.
+    of all requests that carry the payload of one, the likeliest source for an observation.
     """
     phrases = _phrases(requests, groups)
     rows = _rows(texts)
@@ -112,7 +112,7 @@ def search(
     recipient = sent[row]
     own = groups[recipient] == phrases.group[hits.phrase]
     source = np.where(own, recipient, phrases.first[hits.phrase])
-    _choose_sources(source, recipient, ~own, groups, nearest)
+    _choose_sources(source, row, ~own, groups, nearest)
     table = pd.DataFrame(
         {
             "recipient": [requests[p].id for p in recipient],
@@ -225,7 +225,7 @@ def _phrases(requests: Sequence[Request], groups: Integers) -> _Phrases:
 
 def _choose_sources(
     source: Integers,
-    recipient: Integers,
+    row: Integers,
     foreign: NDArray[np.bool_],
     groups: Integers,
     nearest: Nearest,
@@ -234,7 +234,7 @@ def _choose_sources(
     shared = np.bincount(groups)[groups] > 1 if groups.size else np.zeros(0, bool)
     chosen: dict[tuple[int, int], int] = {}
     for at in np.flatnonzero(foreign & shared[source]):
-        pair = (int(source[at]), int(recipient[at]))
+        pair = (int(source[at]), int(row[at]))
         if pair not in chosen:
             chosen[pair] = nearest(*pair)
         source[at] = chosen[pair]

@@ -25,12 +25,15 @@ NO_ANSWER = "nothing came back: the worker that had sent it did not live to see 
 class Timing:
     """How two requests lay in time.
 
-    `seconds` is how long they ran together (`concurrent`), or how long the source had ended before
-    the recipient began (`sequential`). `unknown`: one was not sent, or the source only afterwards.
+    `seconds` is how long they ran together (`concurrent`; None where the end of the source was not
+    seen), or how long the source had ended before the recipient began (`sequential`). `unknown`:
+    one was not sent, or the source only afterwards, or it had been sent before and nobody saw its
+    end. `source` is the row of the attempt that this rests on; None where there is none.
     """
 
     relation: Relation
     seconds: float | None
+    source: int | None = None
 
 
 class Run:
@@ -254,40 +257,62 @@ class Run:
         """How many phantoms were looked for."""
         return self._phantoms[1]
 
-    def nearest(self, source: int, recipient: int) -> int:
-        """Of the requests that carry the payload of `source`, the likeliest to have leaked.
+    def nearest(self, source: int, row: int) -> int:
+        """Of the requests that carry the payload of `source`, the likeliest to have leaked into the
+        attempt at `row`.
 
-        One that ran at the same time as the recipient, else the one that had ended last before it,
-        else the first.
+        One that ran at the same time, else the one that had ended last before it, else one whose
+        end was not seen, else the first.
         """
         order = {"concurrent": 0, "sequential": 1, "unknown": 2}
+        recipient = self.seen[row].request_id
 
-        def distance(position: int) -> tuple[int, float, int]:
-            timing = self.timing(self.all_requests[position].id, self.all_requests[recipient].id)
+        def distance(position: int) -> tuple[int, bool, float, int]:
+            timing = self.timing(self.all_requests[position].id, recipient, row)
             seconds = timing.seconds or 0.0
             close = -seconds if timing.relation == "concurrent" else seconds
-            return order[timing.relation], close, position
+            return order[timing.relation], timing.source is None, close, position
 
         return min(self.members(source), key=distance)
 
     @cached_property
-    def _intervals(self) -> dict[str, list[tuple[int, int]]]:
-        found: dict[str, list[tuple[int, int]]] = {}
-        for o in self.seen:
-            found.setdefault(o.request_id, []).append((o.start_ns, max(o.end_ns, o.start_ns + 1)))
+    def _attempts(self) -> dict[str, list[int]]:
+        """Rows of the attempts of each request."""
+        found: dict[str, list[int]] = {}
+        for row, o in enumerate(self.seen):
+            found.setdefault(o.request_id, []).append(row)
         return found
 
-    def timing(self, source: str, recipient: str) -> Timing:
+    def timing(self, source: str, recipient: str, observation: int | None = None) -> Timing:
         """See History.timing."""
-        pairs = [
-            (min(s[1], r[1]) - max(s[0], r[0]), r[0] - s[1])
-            for s in self._intervals.get(source, ())
-            for r in self._intervals.get(recipient, ())
-        ]
-        together_ns = max((both for both, _ in pairs), default=0)
-        if together_ns > 0:
-            return Timing(relation="concurrent", seconds=together_ns / 1e9)
-        gaps_ns = [gap for _, gap in pairs if gap >= 0]
-        if gaps_ns:
-            return Timing(relation="sequential", seconds=min(gaps_ns) / 1e9)
+        rows = self._attempts.get(source, ())
+        shows = self._attempts.get(recipient, ()) if observation is None else (observation,)
+        for refused in (False, True):  # what was refused counts where nothing else can explain it
+            own = [row for row in rows if (self.seen[row].outcome == "failed") == refused]
+            found = [timing for s in own for r in shows if (timing := self._pair(s, r)) is not None]
+            if found:
+                return min(found, key=_likeliest)
         return Timing(relation="unknown", seconds=None)
+
+    def _pair(self, source: int, recipient: int) -> Timing | None:
+        """How two attempts lay in time; None when the recipient had ended before the source."""
+        s, r = self.seen[source], self.seen[recipient]
+        s_end, r_end = max(s.end_ns, s.start_ns + 1), max(r.end_ns, r.start_ns + 1)
+        if s.start_ns >= r_end:
+            return None
+        if not self.came_back[source]:
+            met = s.start_ns >= r.start_ns
+            return Timing(relation="concurrent" if met else "unknown", seconds=None, source=source)
+        together_ns = min(s_end, r_end) - max(s.start_ns, r.start_ns)
+        if together_ns > 0:
+            return Timing(relation="concurrent", seconds=together_ns / 1e9, source=source)
+        return Timing(relation="sequential", seconds=-together_ns / 1e9, source=source)
+
+
+def _likeliest(timing: Timing) -> tuple[int, float]:
+    """Order of the attempts that may explain a leak: one that may still have run comes before one
+    that had ended.
+    """
+    rank = {"concurrent": 0, "unknown": 1, "sequential": 2}[timing.relation]
+    seconds = timing.seconds or 0.0
+    return rank, -seconds if timing.relation == "concurrent" else seconds

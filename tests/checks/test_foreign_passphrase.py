@@ -18,7 +18,9 @@ def findings(h):
         ("a> b> a=A b=A", "concurrent"),
         ("a> a=A b> b=A", "sequential"),
         ("a> b> a! b=A", "concurrent"),
-        ("a> b> b=A", "concurrent"),
+        ("a> b> b=A", "unknown"),
+        ("b> a> b=A", "concurrent"),
+        ("a> b> b- a=A b> b=A", "sequential"),
         ("a> a- b> b=A", "sequential"),
         ("a. b> b=A", "unknown"),
     ],
@@ -54,6 +56,30 @@ def test_the_sentence_can_be_read_aloud():
     assert "; a had ended 0.20 s before b began." in found.explanation
     (found,) = findings(history("b> b=bA | a> a=aA"))
     assert "an earlier run with the same seed may have left it in the target" in found.explanation
+
+
+def times(found):
+    return {k: round(v, 3) for k, v in found.evidence.items() if k.endswith("_s")}
+
+
+def test_times_are_those_of_the_attempt_that_shows_it():
+    (found,) = findings(history("a> b> b!A b> a=A b=B"))
+    assert times(found) == {
+        "source_start_s": 0.0,
+        "source_end_s": 0.4,
+        "recipient_start_s": 0.1,
+        "recipient_end_s": 0.2,
+    }
+    (found,) = findings(history("a> a- b> a> b=A a=A"))
+    assert times(found)["recipient_start_s"] == 0.0
+
+
+def test_an_end_that_nobody_saw_is_neither_claimed_nor_shown():
+    (found,) = findings(history("a> b> b=bA"))
+    assert times(found).keys() == {"source_start_s", "recipient_start_s", "recipient_end_s"}
+    assert found.explanation.endswith("before b began, and nobody saw whether it still ran.")
+    (found,) = findings(history("b> a> b=bA"))
+    assert "ran at the same time for an unknown time" in found.explanation
 
 
 def test_the_sentence_says_when_others_carried_the_payload():
