@@ -14,15 +14,14 @@ from leakcheck.records import Request
 
 FIRST_WINDOW = 1_000_000
 """Replays have windows of their own, from this number up, counted over all scenarios."""
-REPEATS = 2
 
 
 def confirmations(history: History, *, limit: int = 4) -> tuple[Request, ...]:
     """What to send next to confirm lost answers; to be asked again after it was sent, until empty.
 
-    First up to `limit` suspects a scenario are sent alone, `REPEATS` times each; then the windows
-    of those that always kept their ticket alone, as often. A weak model is found out cheaply by
-    the first step. New requests have `replays` set and the payload unchanged. Nothing is sent for
+    First up to `limit` suspects a scenario are sent alone, `own_answer.REPEATS` times each; then
+    the windows of those that always kept their ticket alone, as often. A weak model is found out
+    cheaply by the first step. New requests have `replays` set and the payload unchanged. Nothing is sent for
     a scenario that shows somebody else's content already: a leak needs no such confirmation.
     """
     taken = int(history.requests["window"].max()) + 1 if len(history.requests) else 0
@@ -41,15 +40,15 @@ def _next_step(history: History, limit: int, windows: Iterator[int]) -> Iterator
     sent = history.requests[history.requests["replays"].notna()]
     if sent.empty:
         for suspect in _suspects(states, limit)["id"]:
-            for n in range(1, REPEATS + 1):
+            for n in range(1, own_answer.REPEATS + 1):
                 yield _alone(history.by_id(suspect), n, next(windows))
     elif not (sent["cell"] == own_answer.IN_WINDOW).any():
         by_window = history.requests.groupby("window")["id"]
         kept = states[states["replay"]].groupby("replays")["own"].agg(["sum", "all"])
-        steady = kept.index[kept["all"] & (kept["sum"] >= REPEATS)]
+        steady = kept.index[kept["all"] & (kept["sum"] >= own_answer.REPEATS)]
         for window in sorted({history.by_id(suspect).window for suspect in steady}):
             together = [history.by_id(request_id) for request_id in by_window.get_group(window)]
-            for n in range(1, REPEATS + 1):
+            for n in range(1, own_answer.REPEATS + 1):
                 yield from _window(together, n, next(windows))
 
 

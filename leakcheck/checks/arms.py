@@ -17,8 +17,11 @@ TITLE = "Windows by arm"
 
 
 def check(history: History) -> CheckResult:
-    """A table of both arms, and Fisher's one-sided p that planted windows show more."""
-    windows = history.windows[~history.windows["replay"]]
+    """A table of both arms, and Fisher's one-sided p that planted windows show more.
+
+    Windows count that ran: those with an answered request.
+    """
+    windows = history.windows[~history.windows["replay"] & (history.windows["answered"] > 0)]
     matches = history.planted
     foreign = matches["owner"] == "foreign"
     shows = {

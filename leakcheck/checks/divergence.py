@@ -118,12 +118,14 @@ def _first_difference(left: Any, right: Any, alone: Observation, mixed: Observat
 
 
 def _gap(reference: TokenLogprob, other: str) -> tuple[float | None, bool]:
-    named = dict(reference.top)
+    named: dict[str, float] = {}
+    for token, logprob in reference.top:  # different tokens can look the same: parts of a character
+        named[token] = max(logprob, named.get(token, logprob))
     if other in named:
         return reference.logprob - named[other], False
     if not named:
         return None, False
-    return reference.logprob - min(named.values()), True
+    return reference.logprob - min(logprob for _, logprob in reference.top), True
 
 
 def _tokens(observation: Observation) -> list[TokenLogprob]:

@@ -1,32 +1,40 @@
 """Everybody must get the answer to their own request: it shows the ticket of that request.
 
 Somebody else's ticket in an answer is a `foreign-answer`, a leak, whether or not the own ticket
-stands beside it. Nobody's ticket is a `lost-answer`. A weak model loses tickets by itself, so that
-is a note, unless replays show that the company does it: the very same request returns its ticket
-alone, and loses it again when its window is replayed (`analyzer.confirmations` sends these).
+stands beside it. Nobody's ticket is a `lost-answer`, unless the answer was cut or begins the
+ticket: a near miss is a model that spells badly, not another's answer. A weak model loses whole
+tickets too, so that is a note, unless replays show that the company does it: the very same request
+returns its ticket alone, and loses it again when its window is replayed (`analyzer.confirmations`
+sends these).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from leakcheck.checks import excerpt, first_of_each_pair, leak, who
-from leakcheck.history import History
+from leakcheck.folding import fold
+from leakcheck.history import ANSWER_FIELDS, History
 from leakcheck.records import CheckResult, Finding
 
 CHECK = "own_answer"
 ALONE = "replay alone"
 IN_WINDOW = "replay in window"
 """Cells of the replays that confirm a suspicion."""
+REPEATS = 3
+"""How often a suspect is sent alone, and in its window, and what a confirmation takes of each."""
+CUT = frozenset({"length", "content_filter"})
+"""Finish reasons of answers that the target broke off."""
 
 Replays = Sequence[Any]
 """Rows of `ticket_states`."""
 
 
-def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> CheckResult:
+def check(history: History, *, kept_alone: int = REPEATS, lost_again: int = REPEATS) -> CheckResult:
     """Findings for foreign and for lost tickets.
 
     A lost answer is corruption when at least `kept_alone` replays alone were answered and all of
@@ -51,7 +59,8 @@ def check(history: History, *, kept_alone: int = 2, lost_again: int = 2) -> Chec
 
 def ticket_states(history: History) -> pd.DataFrame:
     """One row a request with a ticket that was answered: id window cell replays replay own foreign
-    lost. `lost`: neither its own ticket nor anybody else's shows in the answer itself.
+    lost. `lost`: neither its own ticket nor anybody else's shows in the answer itself, which was
+    not cut and does not hold the first half of the words of its own in order.
     """
     requests = history.requests
     table = requests[requests["has_ticket"] & (requests["outcome"] == "ok")]
@@ -62,7 +71,29 @@ def ticket_states(history: History) -> pd.DataFrame:
         table[owner] = table["id"].isin(tickets.loc[tickets["owner"] == owner, "recipient"])
     table["replay"] = table["replays"].notna()
     table["lost"] = ~table["own"] & ~table["foreign"]
+    missing = table.loc[table["lost"], "id"]
+    table.loc[missing.index, "lost"] = [not _in_part(history, each) for each in missing]
     return table.sort_values(["window", "id"], kind="stable")
+
+
+def _in_part(history: History, request_id: str) -> bool:
+    """Whether an answer without its ticket was cut, or holds the first half of it."""
+    answer, ticket = history.answer(request_id), history.by_id(request_id).ticket
+    if answer is None or ticket is None or answer.finish_reason in CUT:
+        return True
+    half = [fold(word) for word in ticket.words[: math.ceil(len(ticket.words) / 2)]]
+    fields = {c.field for c in answer.chunks if ANSWER_FIELDS.fullmatch(c.field)}
+    return any(_in_order(half, fold(history.text(request_id, field))) for field in fields)
+
+
+def _in_order(words: Sequence[str], text: str) -> bool:
+    at = 0
+    for word in words:
+        found = text.find(word, at)
+        if found < 0:
+            return False
+        at = found + len(word)
+    return True
 
 
 def _notes(first: pd.DataFrame) -> tuple[str, ...]:

@@ -44,6 +44,12 @@ def test_an_empty_arm_is_said_to_be_empty():
     assert note.endswith("no window was drawn for the control arm")
 
 
+def test_windows_that_never_ran_are_in_no_arm():
+    line = "a> b> a=a b=b | c> d> c=c d=d | e. f. | g> h> g! h-"
+    found = table(history(line, control="cdef"))
+    assert (found["planted"][0], found["control"][0]) == (1, 1)
+
+
 def test_replays_are_in_no_arm():
     again = {name: {"replays": "a", "ticket": None, "passphrase": None} for name in "cd"}
     assert table(history("a> b> a=a b=b | c> d> c= d=", changes=again))["planted"][0] == 1

@@ -64,6 +64,13 @@ def test_a_token_that_is_no_alternative_makes_the_gap_at_least_that_of_the_last_
     assert "by at least 4 nats" in found.explanation
 
 
+def test_of_alternatives_that_look_the_same_the_likeliest_counts():
+    """A token that is part of a character is shown as U+FFFD, as is any other such token."""
+    found = one(compared(tokens("abc", c=(("\ufffd", -3.2), ("\ufffd", -9.0))), "ab\ufffd"))
+    assert found.evidence["gap_nats"] == pytest.approx(3.1)
+    assert not found.evidence["censored"]
+
+
 @pytest.mark.parametrize("finish", [("length", "length"), ("stop", None), ("length", "stop")])
 def test_a_cut_answer_is_no_divergence(finish):
     alone, mixed = ("abcd", "ab") if finish != ("length", "stop") else ("ab", "abcd")

@@ -1,10 +1,11 @@
 """Everybody must get their own answer."""
 
 import pytest
-from shorthand import history
+from shorthand import history, ticket, with_chunks
 
 from leakcheck.checks import own_answer
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
+from leakcheck.records import Chunk
 
 
 def findings(h, **options):
@@ -26,7 +27,7 @@ def replays(**kinds):
     }
 
 
-CONFIRMING = replays(c=ALONE, d=ALONE, e=IN_WINDOW, f=IN_WINDOW)
+CONFIRMING = replays(c=ALONE, d=ALONE, e=ALONE, f=IN_WINDOW, g=IN_WINDOW, h=IN_WINDOW)
 
 
 @pytest.mark.parametrize("line", ["a> b> a=a b=b", "a> b> a=aA b=Bb", "a> b> a! b-", "a> b."])
@@ -59,23 +60,24 @@ def test_an_answer_with_nobodys_ticket_is_a_note_while_nothing_confirms_it():
 
 
 def test_a_ticket_kept_alone_and_lost_again_in_the_window_is_corruption():
-    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=_ f=_"
+    line = "a> b> a=a b=_ | c> c=b d> d=b e> e=b | f> g> h> f=_ g=_ h=_"
     (found,) = findings(history(line, changes=CONFIRMING))
     assert (found.anomaly, found.severity) == ("lost-answer", "corruption")
-    assert "alone it returned it 2 of 2 times" in found.explanation
-    assert "it lost it 2 of 2 times" in found.explanation
+    assert "alone it returned it 3 of 3 times" in found.explanation
+    assert "it lost it 3 of 3 times" in found.explanation
 
 
 @pytest.mark.parametrize(
     "replayed",
     [
-        "c> c=_ d> d=b e> f> e=_ f=_",
-        "c> c=_ d> d=_ e> f> e=_ f=_",
-        "c> c=b d> d=b e> f> e=b f=_",
-        "c> c=b d> d=b e> f> e=b f=b",
-        "c> c! d> d! e> f> e=_ f=_",
-        "c> c=b d> d=b e> f> e! f!",
-        "c> c=b d> d=b e. f.",
+        "c> c=_ d> d=b e> e=b f> g> h> f=_ g=_ h=_",
+        "c> c=_ d> d=_ e> e=_ f> g> h> f=_ g=_ h=_",
+        "c> c=b d> d=b e> e=b f> g> h> f=b g=_ h=_",
+        "c> c=b d> d=b e> e=b f> g> h> f=b g=b h=b",
+        "c> c! d> d! e> e! f> g> h> f=_ g=_ h=_",
+        "c> c=b d> d=b e> e! f> g> h> f=_ g=_ h=_",
+        "c> c=b d> d=b e> e=b f> g> h> f! g=_ h=_",
+        "c> c=b d> d=b e> e=b f. g. h.",
     ],
 )
 def test_anything_less_stays_a_note(replayed):
@@ -84,15 +86,54 @@ def test_anything_less_stays_a_note(replayed):
 
 
 def test_a_foreign_ticket_in_a_replay_is_a_leak():
-    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=a f=_"
+    line = "a> b> a=a b=_ | c> c=b d> d=b e> e=b | f> g> h> f=a g=_ h=_"
     severities = {f.recipient: f.severity for f in findings(history(line, changes=CONFIRMING))}
-    assert severities == {"e": "leak", "b": "note"}
+    assert severities == {"f": "leak", "b": "note"}
 
 
 def test_how_much_must_be_lost_again_is_an_option():
-    line = "a> b> a=a b=_ | c> c=b d> d=b | e> f> e=_ f=b"
+    line = "a> b> a=a b=_ | c> c=b d> d=b e> e=b | f> g> h> f=_ g=b h=b"
     (found,) = findings(history(line, changes=CONFIRMING), lost_again=1)
     assert found.severity == "corruption"
+
+
+WORDS = ticket("b").split()
+
+
+def answered(text, finish="stop"):
+    """The findings of a run in which b was answered with this text."""
+    h = history("a> b> a=a b=_")
+    return findings(with_chunks(h, "b", Chunk(text=text), finish_reason=finish))
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+def test_an_answer_that_was_cut_lost_nothing(finish):
+    assert answered(" ".join(WORDS[:1]), finish) == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ".join([*WORDS[:3], "other", *WORDS[4:]]),
+        " ".join(WORDS[:3]),
+        ", ".join(f"**{word.upper()}**" for word in WORDS[:3]),
+        " and ".join(WORDS[:3]),
+    ],
+)
+def test_a_ticket_that_was_begun_is_a_slip_of_the_model_and_not_lost(text):
+    assert answered(f"Your ticket is {text}.") == ()
+
+
+@pytest.mark.parametrize("words", [WORDS[:2], WORDS[3:], WORDS[2::-1], []])
+def test_less_than_the_first_half_in_order_is_lost(words):
+    (found,) = answered(f"The service is busy {' '.join(words)}")
+    assert found.anomaly == "lost-answer"
+
+
+def test_windows_that_lose_it_by_a_slip_confirm_nothing():
+    line = "a> b> a=a b=_ | c> c=b d> d=b e> e=b | f> g> h> f=_ g=_ h=_"
+    h = with_chunks(history(line, changes=CONFIRMING), "h", Chunk(text=" ".join(WORDS[:4])))
+    assert [f.severity for f in findings(h)] == ["note"]
 
 
 def test_a_ticket_that_only_an_earlier_refusal_quotes_is_lost():
