@@ -38,8 +38,11 @@ def scenario(tmp_path):
 
 
 def start(scenario, *flags, cwd=None):
-    out = scenario.parent / "reports"
-    command = [sys.executable, "-m", "leakcheck.cli", "run", str(scenario), "--out", str(out)]
+    return start_plain(str(scenario), "--out", str(scenario.parent / "reports"), *flags, cwd=cwd)
+
+
+def start_plain(*flags, cwd=None):
+    command = [sys.executable, "-m", "leakcheck.cli", "run"]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEAKCHECK_", "OPENAI_"))}
     return subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -149,12 +152,13 @@ def test_a_worker_killed_in_mid_run_is_reported_and_the_rest_is_analysed(scenari
     assert report(scenario)["requests"]["ok"] > 10
 
 
-def test_ctrl_c_keeps_what_was_observed_and_writes_a_report_marked_interrupted(scenario, hostile):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_keeps_what_was_observed_and_is_marked_interrupted(scenario, hostile, number):
     scenario.write_text(SCENARIO.format(windows=200))
     base = f"http://127.0.0.1:{hostile}/v1"
     process = start(scenario, "--target", base, "--model", "pause")
     eventually(lambda: shards(scenario) > 30_000)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, (out, err)
     assert report(scenario)["interrupted"]
@@ -170,7 +174,7 @@ def test_an_interrupted_run_is_resumed_to_its_end(scenario, hostile):
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     first = report(scenario)
-    again = start(scenario, "--resume", str(folder(scenario)))
+    again = start_plain("--resume", str(folder(scenario)))
     out, err = again.communicate(timeout=60)
     assert again.returncode == 3, (out, err)
     second = report(scenario)

@@ -133,7 +133,8 @@ def test_it_echoes_its_passphrase_in_short_and_in_long_prompts(model, reader):
     long = figures(model, reader, "512 tokens", 24)
 
     assert short["passphrase"].hits + long["passphrase"].hits >= 82  # of 84
-    assert short["ticket"].hits + long["ticket"].hits >= 82
+    assert short["ticket"].hits >= 59
+    assert long["ticket"].hits >= 16  # its README: 90 of 100; P(fewer than 16 of 24) < 1e-3
 
 
 def test_it_says_none_and_invents_nothing_without_a_passphrase(model, reader):
@@ -144,7 +145,8 @@ def test_it_says_none_and_invents_nothing_without_a_passphrase(model, reader):
 
 
 def test_it_answers_the_closed_questions(model, reader):
-    assert figures(model, reader, "question", 60)["exact"].hits >= 57
+    # its README: 89 of 100; P(fewer than 44 of 60) < 1e-3
+    assert figures(model, reader, "question", 60)["exact"].hits >= 44
 
 
 def test_it_tells_a_foreign_passphrase_that_a_broken_prefix_cache_shows(model, reader):
