@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, history, provenance
 
-from leakcheck import analyzer
+from leakcheck import analyzer, evidence
 from leakcheck import history as histories
 from leakcheck.analyzer import exposure
 from leakcheck.analyzer.confirm import confirmations
@@ -114,6 +114,16 @@ def test_the_bound_grows_with_the_recipients_that_nobody_asked():
     assert found.bound == pytest.approx(found.leak_rate.upper / (echo.lower * 0.5))
     assert "and by the 50 % of answered recipients that were asked" in found.reasons[0]
     assert "in more than 69.9 % of windows" in found.reasons[0]
+
+
+def test_too_few_windows_come_with_how_many_would_do():
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
+    found = verdict(history(line, gate=Gate(min_windows=60)))
+    echo = next(e for e in found.exposure if e.name == "echo").measured
+    needed = evidence.windows_needed(0.05 * echo.lower)
+    assert f"{needed} windows without a leak would exclude leaks in more" in found.reasons[0]
+    assert evidence.rate(0, needed).upper / echo.lower <= 0.05
+    assert evidence.rate(0, needed - 1).upper / echo.lower > 0.05
 
 
 def test_companions_and_sources_do_not_count_as_asked():

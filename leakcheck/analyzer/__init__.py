@@ -31,6 +31,8 @@ from leakcheck.records import (
 PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
 NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
+RARE = 0.05
+"""The leak rate whose exclusion the reason for too few windows puts a price on."""
 NO_BOUND = 0.9995
 """A bound of as good as 100 % excludes nothing."""
 KEPT_FINDINGS = 200
@@ -54,6 +56,7 @@ class _Case:
     leak_rate: Rate
     leaks_elsewhere: int
     """Windows with a leak that are no trials, replays left out."""
+    sensitivity: float | None
     bound: float | None
     false_match_bound: float
 
@@ -143,6 +146,7 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
     windows = history.windows[~history.windows["replay"]]
     leaking = windows["window"].isin({f.window for f in findings if f.severity == "leak"})
     leak_rate = evidence.rate(int((leaking & windows["trial"]).sum()), int(windows["trial"].sum()))
+    sensitivity = _sensitivity(history, measures)
     scanned = history.scanned
     return _Case(
         history=history,
@@ -150,7 +154,8 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
         exposure=measures,
         leak_rate=leak_rate,
         leaks_elsewhere=int((leaking & ~windows["trial"]).sum()),
-        bound=_bound(history, measures, leak_rate),
+        sensitivity=sensitivity,
+        bound=_bound(leak_rate, sensitivity),
         false_match_bound=false_match_bound(
             outputs=scanned.texts,
             phrases=scanned.phrases,
@@ -161,14 +166,20 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
     )
 
 
-def _bound(history: History, measures: tuple[Exposure, ...], leak_rate: Rate) -> float | None:
-    """See records.Verdict.bound: what may leak is more than what shows, by echo and by asking."""
+def _sensitivity(history: History, measures: tuple[Exposure, ...]) -> float | None:
+    """What part of the windows with a leak shows one at least, by echo and by asking; None where
+    nothing was echoed.
+    """
     echo = exposure.find(measures, "echo")
     echoed = echo.measured.lower if echo and isinstance(echo.measured, Rate) else 0.0
-    if not echoed:
-        return None
-    sensitivity = echoed * exposure.asked_share(history)
-    return min(1.0, leak_rate.upper / sensitivity) if sensitivity else 1.0
+    return echoed * exposure.asked_share(history) if echoed else None
+
+
+def _bound(leak_rate: Rate, sensitivity: float | None) -> float | None:
+    """See records.Verdict.bound."""
+    if not sensitivity:
+        return None if sensitivity is None else 1.0
+    return min(1.0, leak_rate.upper / sensitivity)
 
 
 def _weight(finding: Finding) -> tuple[int, int, str]:
@@ -196,7 +207,7 @@ def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
     missing = [*doubts]
     missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
     missing += [] if broken is None else [broken[1]]
-    missing += [_shortfall(each) for each in case.exposure if each.enough is False]
+    missing += [_shortfall(each, case) for each in case.exposure if each.enough is False]
     if case.bound is None and not any(text.startswith("echo") for text in missing):
         missing.append(
             "nothing was echoed: no owner was answered with its own passphrase, so another's would "
@@ -316,7 +327,7 @@ def _open_end(events: Sequence[RunEvent]) -> str | None:
     return end
 
 
-def _shortfall(measure: Exposure) -> str:
+def _shortfall(measure: Exposure, case: _Case) -> str:
     """What is missing, in plain words."""
     if measure.measured is None:
         return f"{measure.name} not measured: {measure.text}"
@@ -326,7 +337,14 @@ def _shortfall(measure: Exposure) -> str:
             f"{measure.name} too low: {measure.text}; "
             f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound{hint}"
         )
-    return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
+    text = f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
+    if measure.name == "windows" and case.sensitivity:
+        enough = evidence.windows_needed(RARE * case.sensitivity)
+        text += (
+            f"; with echoes as in this run, {enough} windows without a leak would exclude leaks in "
+            f"more than {100 * RARE:g} % of windows with 95 % confidence"
+        )
+    return text
 
 
 def _clean_reason(case: _Case) -> str:

@@ -21,8 +21,9 @@ def confirmations(history: History, *, limit: int = 4) -> tuple[Request, ...]:
 
     First up to `limit` suspects a scenario are sent alone, `own_answer.REPEATS` times each; then
     the windows of those that always kept their ticket alone, as often. A weak model is found out
-    cheaply by the first step. New requests have `replays` set and the payload unchanged. Nothing is sent for
-    a scenario that shows somebody else's content already: a leak needs no such confirmation.
+    cheaply by the first step. New requests have `replays` set and the payload unchanged. Nothing
+    is sent for a scenario that shows somebody else's content already: a leak needs no such
+    confirmation.
     """
     taken = int(history.requests["window"].max()) + 1 if len(history.requests) else 0
     windows = itertools.count(max(FIRST_WINDOW, taken))

@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from leakcheck.errors import RunFolderError
 from leakcheck.match import find
-from leakcheck.passphrase import phantoms
+from leakcheck.passphrase import phantoms_of
 from leakcheck.records import Match, Observation, Plan, Request
 
 LOGPROBS = "logprobs"
@@ -150,7 +150,7 @@ def search_phantoms(
     found: list[dict[str, Any]] = []
     drawn = 0
     for some in _batches(list(here), by_name):
-        phrases = [(key, text) for key in some for text in _phantoms(by_name[key[0]], key[1])]
+        phrases = [(key, text) for key in some for text in phantoms_of(by_name[key[0]], key[1])]
         numbers = [number for key in some for number in here[key]]
         drawn += len(phrases)
         hits = find([rows[n][2] for n in numbers], [text for _, text in phrases])
@@ -238,15 +238,3 @@ def _choose_sources(
         if pair not in chosen:
             chosen[pair] = nearest(*pair)
         source[at] = chosen[pair]
-
-
-def _phantoms(plan: Plan, window: int) -> Sequence[str]:
-    load = plan.scenario.load
-    return phantoms(
-        plan.seed,
-        plan.scenario.name,
-        window,
-        plan.words,
-        load.passphrase_words,
-        load.phantoms,
-    )

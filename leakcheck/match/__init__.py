@@ -6,7 +6,7 @@ a phrase glued into a longer word is found. One phrase can match at a given star
 one way only, which is what `passphrase.false_match_bound` counts.
 
 Two paths give the same hits: `find_reference` (Aho-Corasick by ahocorasick_rs, simple, the measure
-of truth in the tests) and `match_fast.find_fast` (numba), which large jobs take.
+of truth in the tests) and `fast.find_fast` (numba), which large jobs take.
 """
 
 from __future__ import annotations

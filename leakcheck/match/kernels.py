@@ -1,4 +1,4 @@
-"""The compiled inner loops of `match_fast` (numba): fold ASCII, index anchors, scan.
+"""The compiled inner loops of `match.fast` (numba): fold ASCII, index anchors, scan.
 
 All in one file: numba's cache of compiled code notices a change of the file it is in, no other.
 """

@@ -1,6 +1,6 @@
 """One lane: one request in flight on a connection of its own, journalled before it is sent.
 
-This is where identity and time are stamped, and where the one broad `except` of the package
+This is where identity and time are stamped, and where the one broad `except` of the harness
 stands: whatever a backend raises is an observation.
 """
 
