@@ -474,6 +474,12 @@ def test_equal_histories_give_equal_reports_and_they_are_json():
     assert msgspec.convert(orjson.loads(orjson.dumps(first)), Report) == first
 
 
+def test_a_finished_run_that_lacks_records_is_not_clean():
+    found = verdict(history(CLEAN + " | c> d> c=cC d=dD | e."))
+    assert found.status == "inconclusive"
+    assert "no record of 1 of 5 requests of a finished run" in " ".join(found.reasons)
+
+
 # --- confirmations -------------------------------------------------------------------------------
 
 ALONE_ONLY = "a> b> a=aA b=_ | c> c=b | d> d=b | g> g=b"

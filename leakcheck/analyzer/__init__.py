@@ -304,10 +304,20 @@ def _unfinished(history: History) -> list[str]:
     elif waiting:
         why = "it ended before it was done"
     else:
-        return []
+        return _lost_records(history)
     if waiting:
         why += f"; {waiting} replays that would confirm lost answers were not sent"
     return [f"the run did not finish: {why}"]
+
+
+def _lost_records(history: History) -> list[str]:
+    """That a finished run has no record of requests although no worker died; empty if it has."""
+    unsent = int((history.requests["outcome"] == "unsent").sum())
+    if not unsent or any(event.kind == "worker-died" for event in history.events):
+        return []
+    planned = len(history.requests)
+    what = f"no record of {unsent} of {planned} requests of a finished run: a shard is missing"
+    return [f"the run folder has {what}"]
 
 
 def _finished(events: Sequence[RunEvent]) -> bool:
