@@ -475,9 +475,9 @@ def test_equal_histories_give_equal_reports_and_they_are_json():
 
 
 def test_a_finished_run_that_lacks_records_is_not_clean():
-    found = verdict(history(CLEAN + " | c> d> c=cC d=dD | e."))
+    found = verdict(history(CLEAN + " | z."))
     assert found.status == "inconclusive"
-    assert "no record of 1 of 5 requests of a finished run" in " ".join(found.reasons)
+    assert "no record of 1 of" in " ".join(found.reasons)
 
 
 # --- confirmations -------------------------------------------------------------------------------
