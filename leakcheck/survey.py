@@ -49,7 +49,7 @@ _NEARLY_ONE = 0.05
 SCENARIO = Scenario(
     name=NAME,
     version=1,
-    summary="What the target is like: block size, template, logprobs. Not judged.",
+    summary="What the target is like: block size, template, logprobs.",
     load=Load(windows=len(_LENGTHS) + 1, requests=1, workers=1, lanes=1, phantoms=0),
     traffic=PlugIn(name=NAME),
     checks=(),

@@ -475,7 +475,7 @@ def test_equal_histories_give_equal_reports_and_they_are_json():
 
 
 def test_a_finished_run_that_lacks_records_is_not_clean():
-    found = verdict(history(CLEAN + " | z."))
+    found = verdict(history(CLEAN + " | a."))
     assert found.status == "inconclusive"
     assert "no record of 1 of" in " ".join(found.reasons)
 

@@ -27,8 +27,8 @@ IN_WINDOW = "replay in window"
 """Cells of the replays that confirm a suspicion."""
 REPEATS = 3
 """How often a suspect is sent alone, and in its window, and what a confirmation takes of each."""
-CUT = frozenset({"length", "content_filter"})
-"""Finish reasons of answers that the target broke off."""
+CUT = "content_filter"
+"""The finish reason of an answer that the target broke off."""
 
 Replays = Sequence[Any]
 """Rows of `ticket_states`."""
@@ -77,9 +77,16 @@ def ticket_states(history: History) -> pd.DataFrame:
 
 
 def _in_part(history: History, request_id: str) -> bool:
-    """Whether an answer without its ticket was cut, or holds the first half of it."""
-    answer, ticket = history.answer(request_id), history.by_id(request_id).ticket
-    if answer is None or ticket is None or answer.finish_reason in CUT:
+    """Whether an answer without its ticket was cut by the target, or holds the first half of it.
+
+    One that ran to the length it was allowed was not cut: garbage does that too.
+    """
+    answer, request = history.answer(request_id), history.by_id(request_id)
+    ticket = request.ticket
+    if answer is None or ticket is None or answer.finish_reason == CUT:
+        return True
+    written = None if answer.usage is None else answer.usage.completion_tokens
+    if answer.finish_reason == "length" and (written or math.inf) < request.sampling.max_tokens:
         return True
     half = [fold(word) for word in ticket.words[: math.ceil(len(ticket.words) / 2)]]
     fields = {c.field for c in answer.chunks if ANSWER_FIELDS.fullmatch(c.field)}

@@ -5,7 +5,7 @@ from shorthand import history, ticket, with_chunks
 
 from leakcheck.checks import own_answer
 from leakcheck.checks.own_answer import ALONE, IN_WINDOW
-from leakcheck.records import Chunk
+from leakcheck.records import Chunk, Usage
 
 
 def findings(h, **options):
@@ -100,15 +100,22 @@ def test_how_much_must_be_lost_again_is_an_option():
 WORDS = ticket("b").split()
 
 
-def answered(text, finish="stop"):
-    """The findings of a run in which b was answered with this text."""
+def answered(text, finish="stop", tokens=None):
+    """The findings of a run in which b, allowed 32 tokens, was answered with this text."""
     h = history("a> b> a=a b=_")
-    return findings(with_chunks(h, "b", Chunk(text=text), finish_reason=finish))
+    more = {"finish_reason": finish, "usage": Usage(completion_tokens=tokens)}
+    return findings(with_chunks(h, "b", Chunk(text=text), **more))
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_an_answer_that_was_cut_lost_nothing(finish):
-    assert answered(" ".join(WORDS[:1]), finish) == ()
+@pytest.mark.parametrize(("finish", "tokens"), [("length", 5), ("content_filter", None)])
+def test_an_answer_that_was_cut_lost_nothing(finish, tokens):
+    assert answered(" ".join(WORDS[:1]), finish, tokens) == ()
+
+
+@pytest.mark.parametrize("tokens", [32, None])
+def test_an_answer_that_ran_on_to_its_limit_was_not_cut(tokens):
+    (found,) = answered("and so on " * 10, "length", tokens)
+    assert found.anomaly == "lost-answer"
 
 
 @pytest.mark.parametrize(
