@@ -131,7 +131,6 @@ class TargetFacts:
     tokens_per_word: float = 1.0
     reports_cached_tokens: bool = False
     reports_logprobs: bool = False
-    streams: bool = True
     continues: bool = False
     notes: tuple[str, ...] = ()
 
