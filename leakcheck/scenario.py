@@ -31,7 +31,7 @@ from leakcheck.records import (
 from leakcheck.traffic import Window
 
 _TABLES = ("load", "traffic", "checks", "gate")
-_TOP = ("schema", "name", "version", "summary", *_TABLES)
+_TOP = ("schema", "name", "version", "summary", "catches", *_TABLES)
 _SHARES = ("control", "min_echo", "min_overlap", "min_cache_hits")
 _AT_LEAST = {"phantoms": 0, "retries": 0, "timeout_s": 0.001}
 _AT_MOST = {
@@ -119,6 +119,7 @@ def _require_shape(data: dict[str, Any], path: Path) -> None:
             raise ScenarioError(
                 f"{path}: {key}: {data.get(key)!r} is not of type {plugin.type_name(wanted)}"
             )
+    _require_names(data.setdefault("catches", []), path)
     if data["schema"] != SCHEMA:
         raise ScenarioError(f"{path}: schema: {data['schema']} is not supported; use {SCHEMA}")
     for key in _TABLES:
@@ -131,6 +132,11 @@ def _require_shape(data: dict[str, Any], path: Path) -> None:
     if "use" not in data["traffic"]:
         known = ", ".join(plugin.names("traffic"))
         raise ScenarioError(f"{path}: traffic.use: missing; name a traffic shape ({known})")
+
+
+def _require_names(catches: Any, path: Path) -> None:
+    if not (isinstance(catches, list) and all(isinstance(each, str) for each in catches)):
+        raise ScenarioError(f"{path}: catches: {catches!r} is not a list of names of faults")
 
 
 def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool) -> Scenario:
@@ -160,6 +166,7 @@ def _scenario(data: dict[str, Any], path: Path, digest: str, *, overridden: bool
         gate=gate,
         digest=digest,
         path=str(path),
+        catches=tuple(data["catches"]),
     )
 
 

@@ -186,7 +186,7 @@ def _weight(finding: Finding) -> tuple[int, int, str]:
     """Order of findings: the gravest first; notes stay in the order of their check."""
     if finding.anomaly == "withheld-passphrase":
         return 2, finding.window, finding.recipient
-    rank = {"leak": 0, "corruption": 1, "note": 3}[finding.severity]
+    rank = {"leak": 0, "corruption": 1, "error": 2, "note": 3}[finding.severity]
     return (rank, finding.window, finding.recipient) if rank < 3 else (rank, 0, "")  # noqa: PLR2004 - the last rank
 
 

@@ -14,7 +14,7 @@ from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
 from leakcheck.report.untrusted import clipped, cut
 
 _NAME = 60
-SEVERITY = {"leak": 0, "corruption": 1, "note": 2}
+SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
 
 MEANING: dict[Status, str] = {
     "leak": "somebody else's content stood in an answer",

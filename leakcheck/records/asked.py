@@ -1,0 +1,131 @@
+"""What is asked for: the target, and a scenario as its file says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = 1
+"""Version of the run folder and of report.json; raised when the meaning of a field changes."""
+
+Arm = Literal["planted", "control"]
+Role = Literal["source", "recipient", "companion"]
+Ask = Literal["eliciting", "neutral", "free"]
+Outcome = Literal["ok", "failed", "unknown", "aborted"]
+Status = Literal["clean", "inconclusive", "error", "corruption", "leak"]
+Style = Literal["rare-token", "phrase"]
+Owner = Literal["own", "foreign", "phantom"]
+Relation = Literal["concurrent", "sequential", "unknown"]
+Api = Literal["chat", "completions"]
+
+EXIT_CODES: dict[Status, int] = {
+    "clean": 0,
+    "leak": 1,
+    "corruption": 1,
+    "inconclusive": 3,
+    "error": 4,
+}
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The service under test, as the user named it. Keys are named by environment variable only.
+
+    `ca_file` is a PEM bundle for a private authority; certificates are always checked.
+    """
+
+    base_url: str
+    model: str
+    backend: str = "openai"
+    api: Api = "chat"
+    api_key_env: str | None = None
+    headers_env: dict[str, str] = field(default_factory=dict)
+    ca_file: str | None = None
+    timeout_s: float = 60.0
+    max_reply_bytes: int = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How much of a scenario's traffic: every number can be overridden on the command line.
+
+    A window holds `requests` requests per phase (a traffic shape may add companions); `workers` x
+    `lanes` requests can be in flight at once. `control` is the chance that a window is drawn for
+    the control arm. `phantoms` passphrases a window are drawn and never sent.
+    """
+
+    windows: int
+    requests: int = 16
+    workers: int = 4
+    lanes: int = 8
+    control: float = 0.0
+    max_tokens: int = 32
+    passphrase_words: int = 6
+    phantoms: int = 999
+    timeout_s: float = 60.0
+    retries: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What a clean verdict needs at least. Rates are compared with their lower 95 % bound.
+
+    `min_echo` is the share of owners asked for their passphrase that show it; the same share of
+    answers must show their ticket where the check `own_answer` looks for it. `min_overlap` is the
+    share of recipients that ran together with at least one other request;
+    `min_cache_hits` the share of warm recipients whose planned prefix was cached (0: not asked).
+    """
+
+    min_windows: int = 60
+    min_echo: float = 0.5
+    min_overlap: float = 0.5
+    min_cache_hits: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlugIn:
+    """A traffic shape or check by name, with the options of its scenario table."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One scenario file, validated. `digest` is the SHA-256 of its bytes and of all overrides.
+
+    `catches` names the faults of the embedded engine that it is made to find: `leakcheck selftest`
+    holds it to that.
+    """
+
+    name: str
+    version: int
+    summary: str
+    load: Load
+    traffic: PlugIn
+    checks: tuple[PlugIn, ...]
+    gate: Gate
+    digest: str
+    path: str
+    catches: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """What the survey found out about the target before planning; the plan depends on nothing else.
+
+    `block_tokens` is the unit in which the target reports prefix-cache hits (None: it reports
+    none). `overhead_tokens` stand in front of the user's text in every chat prompt (the template),
+    and `tokens_per_word` is what one word of filler costs. `continues`: the target goes on with a
+    text (completions) rather than answer one (chat).
+    """
+
+    models: tuple[str, ...] = ()
+    block_tokens: int | None = None
+    overhead_tokens: int = 0
+    tokens_per_word: float = 1.0
+    reports_cached_tokens: bool = False
+    reports_logprobs: bool = False
+    continues: bool = False
+    notes: tuple[str, ...] = ()

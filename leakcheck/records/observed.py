@@ -1,0 +1,100 @@
+"""What came back, and what befell the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from leakcheck.records.asked import Outcome, Scenario, Target, TargetFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """One sampled token with its log-probability (nats) and the alternatives, best first."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the target says it used; `cached_tokens` None where it does not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One piece of an answer as the target sent it, unaltered.
+
+    `field` is where it stood: `content`, `reasoning`, `tool`, `error`; further choices of one
+    request are `content[1]` and so on. Texts of one field, joined, are the answer.
+    """
+
+    text: str = ""
+    field: str = "content"
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    target_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What came back for one attempt of one request, with times stamped by the lane.
+
+    `ok`: a whole answer. `failed`: certainly not generated (refused connection, 4xx). `aborted`:
+    the lane hung up, as planned. `unknown`: anything else (time-out, cut stream, 5xx, killed): the
+    request may have had an effect. `error` is one sentence. `attempt` counts from 1. `start_ns` is
+    taken before the first byte is sent.
+    """
+
+    request_id: str
+    worker: int
+    lane: int
+    outcome: Outcome
+    start_ns: int
+    end_ns: int
+    attempt: int = 1
+    first_chunk_ns: int | None = None
+    chunks: tuple[Chunk, ...] = ()
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    target_id: str | None = None
+    status: int | None = None
+    error: str | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Who ran what, when, against what: run.json. `command` has no secrets."""
+
+    schema: int
+    leakcheck: str
+    python: str
+    platform: str
+    packages: dict[str, str]
+    command: tuple[str, ...]
+    started_utc: str
+    seed: int
+    target: Target
+    facts: TargetFacts
+    scenarios: tuple[Scenario, ...]
+    engine: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that happened to the run itself: a worker died, the run was interrupted or resumed.
+
+    `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`; in
+    a report also `torn-line`.
+    """
+
+    kind: str
+    at_ns: int
+    detail: str = ""

@@ -1,0 +1,108 @@
+"""The plan: every request of a scenario, with who owns what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from leakcheck.records.asked import Arm, Ask, Role, Scenario, Style
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passphrase:
+    """A unique random marker owned by one request: `words` joined by single spaces.
+
+    `entropy_bits` is the base-2 logarithm of the number of equally likely phrases it was drawn
+    from, given every other phrase of the window.
+    """
+
+    words: tuple[str, ...]
+    style: Style
+    entropy_bits: float
+
+    @property
+    def text(self) -> str:
+        """The phrase as it is sent."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """Sampling parameters as they are sent; None leaves a parameter out."""
+
+    max_tokens: int = 32
+    temperature: float = 0.0
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One planned request. `passphrase` and `ticket` are in its payload (never in another's).
+
+    `withheld` is a passphrase drawn for a control request and never sent. `twin` names the request
+    that carries the very same payload in other company (differential, replay); both of them own
+    the payload's phrases. `replays` is set on confirmation requests only: the request they repeat.
+    `cell` is the sub-condition of the traffic shape ("B+1 warm"), `shared_tokens` the length of
+    the prefix it shares by plan with `partner`, the source aimed at it. `start_offset_s` counts
+    from the start of its phase.
+
+    `client_id` is sent as the header X-Request-Id, `conversation` as a conversation id in the
+    metadata of the request. The lane hangs up `abort_after_s` after sending, or once
+    `abort_after_chunks` pieces of the answer have come, whichever is first.
+    """
+
+    id: str
+    scenario: str
+    window: int
+    phase: int
+    arm: Arm
+    tenant: str
+    role: Role
+    ask: Ask
+    worker: int
+    lane: int
+    messages: tuple[Message, ...]
+    sampling: Sampling
+    passphrase: Passphrase | None = None
+    ticket: Passphrase | None = None
+    withheld: Passphrase | None = None
+    answer: str | None = None
+    stream: bool = True
+    start_offset_s: float = 0.0
+    cache_salt: str | None = None
+    cell: str = ""
+    partner: str | None = None
+    shared_tokens: int | None = None
+    twin: str | None = None
+    replays: str | None = None
+    client_id: str | None = None
+    conversation: str | None = None
+    abort_after_s: float | None = None
+    abort_after_chunks: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every request of one scenario; equal scenario, seed and facts give equal plans.
+
+    `words` is the list that passphrases and phantoms are drawn from; phantoms are not stored but
+    drawn again by `passphrase.phantoms(plan, window)`.
+    """
+
+    scenario: Scenario
+    seed: int
+    words: tuple[str, ...]
+    style: Style
+    requests: tuple[Request, ...]
