@@ -1,0 +1,69 @@
+"""The command line: `main` runs one command, whatever happens in it, and returns its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from leakcheck.cli import commands
+from leakcheck.cli.parser import parser
+from leakcheck.errors import LeakcheckError, UsageError
+from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; never a traceback for a user's mistake."""
+    its = parser()
+    arguments, rest = its.parse_known_args(argv)
+    if arguments.command in (commands.serve, commands.inspect):
+        arguments.flags = rest  # the engine knows its own flags
+    elif rest:
+        its.error(f"unrecognized arguments: {' '.join(rest)}")
+    for signal_ in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signal_, signal.default_int_handler)  # as Ctrl-C: with a report
+    try:
+        _require_text(sys.argv[1:] if argv is None else argv)
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+    except LeakcheckError as error:
+        _complain(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted; `leakcheck analyze RUN_DIR` judges what a run has observed so far")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `leakcheck list | head`
+        _drop_output()
+        return 0
+    except Exception as error:  # noqa: BLE001 - an exit code of 1 would say `leak`
+        import traceback  # noqa: PLC0415 - only a defect needs it
+
+        _drop_output()
+        detail = "" if isinstance(error, OSError) else traceback.format_exc()
+        _complain(
+            f"this should not have happened: {type(error).__name__}: {error}\n{detail}".strip()
+        )
+        return EXIT_CODES["error"]
+    return code
+
+
+def _complain(text: str) -> None:
+    """A sentence on standard error; what a target put into it cannot steer the terminal."""
+    from leakcheck.report.untrusted import visible  # noqa: PLC0415 - only a complaint needs it
+
+    lines = [visible(line) for line in f"leakcheck: {text}".splitlines()]
+    with contextlib.suppress(OSError):  # nobody listens
+        print("\n".join(lines), file=sys.stderr)
+
+
+def _drop_output() -> None:
+    """Let nothing more be written to standard output, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _require_text(arguments: Sequence[str]) -> None:
+    for text in arguments:
+        if not text.isprintable():
+            raise UsageError(f"{text!r} holds characters that no flag, file or name here can have")

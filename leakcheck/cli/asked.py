@@ -1,0 +1,151 @@
+"""What the flags and the environment ask for, checked: a target, a setup, scenarios, overrides."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import sys
+import tomllib
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leakcheck.errors import UsageError
+from leakcheck.records import Target
+
+if TYPE_CHECKING:
+    from leakcheck.session import Setup
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
+"""Values of [load] that have a flag of their own."""
+
+
+def _env(*names: str) -> str | None:
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
+    """Everything around a run; raises UsageError for what cannot be."""
+    from leakcheck.session import Setup  # noqa: PLC0415 - heavy
+
+    target, seed = _target(arguments), _seed(arguments)
+    model = arguments.model or _env("LEAKCHECK_MODEL") or "witness"
+    flags = [f"--model={model}", f"--seed={seed}", *arguments.engine_flag]
+    if arguments.fault:
+        flags.append(f"--fault={arguments.fault}")
+    return Setup(
+        target=target,
+        engine=None if target else tuple(flags),
+        api=arguments.api,
+        timeout_s=arguments.timeout_s or 60.0,
+        seed=seed,
+        out=out or Path(_env("LEAKCHECK_OUT") or "reports"),
+        tokenizer=arguments.tokenizer,
+        words=arguments.words,
+        command=("leakcheck", *sys.argv[1:]),
+    )
+
+
+def _seed(arguments: argparse.Namespace) -> int:
+    """The seed of the flag or the environment; else a fresh one, for a passphrase is used once."""
+    text = _env("LEAKCHECK_SEED")
+    if arguments.seed is None and text is None:
+        return secrets.randbelow(2**31)
+    if arguments.seed is None and not (text or "").removeprefix("-").isdecimal():
+        raise UsageError(f"LEAKCHECK_SEED: {text!r} is not an integer")
+    seed = int(text or "0") if arguments.seed is None else int(arguments.seed)
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"the seed {seed} is out of range; use 0 to {2**63 - 1}")
+    return seed
+
+
+def _target(arguments: argparse.Namespace) -> Target | None:
+    """The target of the flags and the environment; None for the embedded engine."""
+    embedded = arguments.embedded or arguments.fault or arguments.engine_flag
+    if arguments.target and embedded:
+        raise UsageError("--target and --embedded (--fault, --engine-flag) exclude each other")
+    url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
+    if url is None:
+        return None
+    _require_plain(url)
+    from leakcheck import plugin  # noqa: PLC0415 - imports the backend
+
+    plugin.load("backends", arguments.backend, "connect")
+    model = arguments.model or _env("LEAKCHECK_MODEL")
+    if not model:
+        raise UsageError(f"--model is missing: name the model that {url} should answer with")
+    key = arguments.api_key_env or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
+    headers = dict(_header(text) for text in arguments.header_env)
+    for name in [*headers.values(), *([key] if key else [])]:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                "what --api-key-env or --header-env names is no environment variable (it is not "
+                "repeated here: it may be a key); set one and give its name"
+            )
+        if not os.environ.get(name):
+            raise UsageError(f"environment variable {name} is not set; it should hold a secret")
+    return Target(
+        base_url=url.rstrip("/"),
+        model=model,
+        backend=arguments.backend,
+        api=arguments.api,
+        api_key_env=key,
+        headers_env=headers,
+        ca_file=arguments.ca_file,
+        **({} if arguments.timeout_s is None else {"timeout_s": arguments.timeout_s}),
+    )
+
+
+def _require_plain(url: str) -> None:
+    """Refuse what is no URL, and one with a secret in it: a URL is written into every report."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:
+        raise UsageError("--target: not a URL; write it as http://host:port/v1") from None
+    if parts.username or parts.password:
+        raise UsageError(
+            f"--target: the URL of {parts.hostname} holds credentials; put the key into an "
+            "environment variable and name that with --api-key-env or --header-env"
+        )
+    extra = [name for name, _ in urllib.parse.parse_qsl(parts.query) if name != "api-version"]
+    if extra:
+        raise UsageError(
+            f"--target: the URL of {parts.hostname} has the query parameter {extra[0]!r}; URLs are "
+            "written into reports, so send it as a header with --header-env"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
+        raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
+
+
+def _header(text: str) -> tuple[str, str]:
+    header, equals, name = text.partition("=")
+    if not (_HEADER.fullmatch(header) and equals and name):
+        raise UsageError("--header-env: not of the form HEADER=NAME, such as X-Api-Key=MY_KEY")
+    return header, name
+
+
+def paths(names: Sequence[str]) -> tuple[Path, ...]:
+    """The scenario files of these names; all shipped ones where there is none."""
+    from leakcheck import scenario  # noqa: PLC0415 - reads traffic and passphrases
+
+    return tuple(scenario.find(name) for name in names) or scenario.shipped_files()
+
+
+def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Dotted keys of scenario files and what the flags put in their place."""
+    found = {f"load.{name}": getattr(arguments, name) for name in SHORTCUTS}
+    chosen = {key: value for key, value in found.items() if value is not None}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--set: {text!r} is not KEY=VALUE, such as load.windows=20")
+        try:
+            chosen[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            chosen[key] = value
+    return chosen

@@ -1,0 +1,151 @@
+"""One short function a command. Heavy modules load inside them: `--help` must answer at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from leakcheck.cli import asked
+from leakcheck.errors import UsageError
+from leakcheck.records import EXIT_INTERRUPTED, Report
+
+KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run scenarios against a target and print the verdict."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    with progress(sys.stderr) as watch:
+        if arguments.resume:
+            _require_nothing_else(arguments)
+            folder = Path(arguments.resume)
+            result = experiment.resume(folder, watch)
+        else:
+            options = experiment.Options(
+                scenarios=asked.paths(arguments.scenarios),
+                overrides=asked.overrides(arguments),
+                setup=asked.setup(arguments, arguments.out),
+            )
+            result, folder = experiment.run(options, watch)
+    return _show(result, folder)
+
+
+def words(arguments: argparse.Namespace) -> int:
+    """Measure which words a model echoes and does not say unasked; write them to a file."""
+    from leakcheck import certify  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    options = certify.Options(
+        setup=asked.setup(arguments, arguments.reports),
+        file=arguments.out,
+        repeats=arguments.repeats,
+        neutral=arguments.neutral,
+        workers=arguments.workers,
+        lanes=arguments.lanes,
+    )
+    with progress(sys.stderr) as watch:
+        result = certify.run(options, watch, lambda line: print(line, file=sys.stderr))
+    if result is None:
+        print("leakcheck: interrupted; no list of words was written", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(result)
+    return 0
+
+
+def analyze(arguments: argparse.Namespace) -> int:
+    """Judge a run folder again, without its target."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    folder = Path(arguments.run_dir).resolve()
+    with progress(sys.stderr) as watch:
+        result = experiment.judge(folder, watch)
+    return _show(result, folder)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Become the embedded engine's server."""
+    command = [sys.executable, "-m", "leakcheck.engine", *arguments.flags]
+    os.execv(sys.executable, command)  # noqa: S606 - our own module, by our own interpreter
+
+
+def inspect(arguments: argparse.Namespace) -> int:
+    """Become the engine's white-box commands for a local model."""
+    command = [sys.executable, "-m", "leakcheck.engine.inspection", *arguments.flags]
+    os.execv(sys.executable, command)  # noqa: S606 - our own module, by our own interpreter
+
+
+def validate(arguments: argparse.Namespace) -> int:
+    """Read scenario files and plan them; send nothing."""
+    from leakcheck import experiment  # noqa: PLC0415 - heavy
+
+    for line in experiment.rehearse(asked.paths(arguments.scenarios), asked.overrides(arguments)):
+        print(line)
+    return 0
+
+
+def list_(arguments: argparse.Namespace) -> int:
+    """Print the names that scenarios, options and flags can use."""
+    for kind in [arguments.kind] if arguments.kind else KINDS:
+        print(f"{kind}:")
+        for row in _listing(kind):
+            *columns, summary = row
+            print("  " + "".join(f"{column:<26}" for column in columns) + summary)
+    return 0
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def _show(result: Report, folder: Path) -> int:
+    import shutil  # noqa: PLC0415 - only a report needs the terminal's size
+
+    from leakcheck.report import terminal  # noqa: PLC0415 - heavy
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size((100, 40)).columns
+    print(terminal.render(result, width=width, colour=colour, folder=str(folder)), end="")
+    return result.exit_code
+
+
+def _listing(kind: str) -> list[tuple[str, ...]]:
+    """Name, and what else there is to say, of everything of one kind; the longest comes last."""
+    from leakcheck import plugin, scenario  # noqa: PLC0415 - reads traffic and passphrases
+
+    if kind == "scenarios":
+        files = scenario.shipped_files()
+        return [(path.stem, scenario.read(path).summary) for path in files]
+    if kind == "faults":
+        return _faults()
+    return [(name, plugin.summary(kind, name)) for name in plugin.names(kind)]
+
+
+def _faults() -> list[tuple[str, ...]]:
+    import json  # noqa: PLC0415 - only this command asks the engine
+    import subprocess  # noqa: PLC0415 - only this command asks the engine
+
+    command = [sys.executable, "-m", "leakcheck.engine", "--list-faults"]
+    done = subprocess.run(command, capture_output=True, check=True)  # noqa: S603 - our own module
+    return [
+        (
+            fault["name"],
+            fault["layer"],
+            f"{fault['effect']} (reported as {' or '.join(fault['anomalies']) or 'nothing'})",
+        )
+        for fault in json.loads(done.stdout)
+    ]
+
+
+def _require_nothing_else(arguments: argparse.Namespace) -> None:
+    """Refuse flags beside --resume: the plan and the target of a run are fixed."""
+    from leakcheck.cli.parser import parser  # noqa: PLC0415 - it imports this module
+
+    defaults = vars(parser().parse_args(["run"]))
+    for name, value in vars(arguments).items():
+        if name != "resume" and value != defaults[name]:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--resume goes on with the run as it was planned; leave out {flag!r}")

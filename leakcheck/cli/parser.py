@@ -1,0 +1,156 @@
+"""Every command and flag."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from leakcheck import __version__
+from leakcheck.cli import commands
+from leakcheck.cli.asked import SHORTCUTS
+
+_EPILOG = """\
+exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
+130 interrupted. LEAKCHECK_TARGET (or OPENAI_BASE_URL), LEAKCHECK_MODEL, LEAKCHECK_SEED and
+LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env)."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; each command sets `command` to its function."""
+    its = argparse.ArgumentParser(
+        prog="leakcheck",
+        description="Does any request's content reach another request's answer?",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    its.add_argument("--version", action="version", version=f"leakcheck {__version__}")
+    its_commands = its.add_subparsers(metavar="COMMAND", required=True)
+    _run_parser(its_commands)
+    _words_parser(its_commands)
+    command = its_commands.add_parser("analyze", help="the same report again, without the target")
+    command.add_argument("run_dir", metavar="RUN_DIR")
+    command.set_defaults(command=commands.analyze)
+    command = its_commands.add_parser(
+        "serve",
+        help="the embedded engine as an OpenAI-compatible server",
+        add_help=False,
+    )
+    command.set_defaults(command=commands.serve)
+    command = its_commands.add_parser(
+        "inspect",
+        help="look inside a local model, cache or running engine",
+        add_help=False,
+    )
+    command.set_defaults(command=commands.inspect)
+    command = its_commands.add_parser("validate", help="read scenario files and plan; send nothing")
+    command.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    _override_flags(command)
+    command.set_defaults(command=commands.validate)
+    command = its_commands.add_parser("list", help="what there is: " + ", ".join(commands.KINDS))
+    command.add_argument("kind", nargs="?", choices=commands.KINDS)
+    command.set_defaults(command=commands.list_)
+    return its
+
+
+def _run_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "run", help="run scenarios against a target; print the verdict"
+    )
+    command.set_defaults(command=commands.run)
+    add = command.add_argument
+    add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
+    _target_flags(command)
+    add("--out", type=Path, metavar="DIR", help="where run folders go (default reports)")
+    add("--resume", metavar="RUN_DIR", type=Path, help="go on with an interrupted run")
+    _override_flags(command)
+
+
+def _words_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "words", help="measure which words a model can be tested with"
+    )
+    command.set_defaults(command=commands.words)
+    _target_flags(command)
+    add = command.add_argument
+    add("--out", type=Path, metavar="FILE", required=True, help="where the words that pass go")
+    add("--repeats", type=_positive, default=20, metavar="N", help="tries a word (default 20)")
+    add("--neutral", type=_positive, default=100, metavar="N",
+        help="answers to neutral requests (default 100)")  # fmt: skip
+    add("--workers", type=_positive, default=4, metavar="N", help="processes (default 4)")
+    add("--lanes", type=_positive, default=4, metavar="N",
+        help="requests in flight in each process (default 4)")  # fmt: skip
+    add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
+    add("--reports", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _target_flags(command: argparse.ArgumentParser) -> None:
+    for flag, settings in _TARGET_FLAGS.items():
+        command.add_argument(flag, **settings)
+
+
+_TARGET_FLAGS: dict[str, dict[str, Any]] = {
+    "--target": {"metavar": "URL", "help": "base URL, such as http://127.0.0.1:8000/v1"},
+    "--model": {
+        "metavar": "M",
+        "help": "model name at the target; for the embedded engine: witness, smollm2-135m, "
+        "a path or a hub id",
+    },
+    "--embedded": {
+        "action": "store_true",
+        "help": "start and test the embedded engine (the default without --target)",
+    },
+    "--fault": {"metavar": "NAME", "help": "switch on a fault of the embedded engine"},
+    "--engine-flag": {
+        "action": "append",
+        "default": [],
+        "metavar": "FLAG",
+        "help": "a flag for the embedded engine, such as --engine-flag=--blocks=64",
+    },
+    "--api": {"choices": ("chat", "completions"), "default": "chat", "help": "which endpoint"},
+    "--api-key-env": {
+        "metavar": "NAME",
+        "help": "environment variable with the API key (OPENAI_API_KEY where that is set)",
+    },
+    "--header-env": {
+        "action": "append",
+        "default": [],
+        "metavar": "HEADER=NAME",
+        "help": "a header whose value is in the environment variable NAME",
+    },
+    "--ca-file": {"metavar": "PEM", "help": "a private certificate authority to trust"},
+    "--backend": {"default": "openai", "metavar": "NAME", "help": "the protocol to speak"},
+    "--tokenizer": {
+        "metavar": "PATH",
+        "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
+    },
+    "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
+    "--seed": {
+        "type": int,
+        "metavar": "N",
+        "help": "equal seeds give equal plans (default: fresh)",
+    },
+}
+
+
+def _override_flags(command: argparse.ArgumentParser) -> None:
+    for name in SHORTCUTS:
+        command.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float if name.endswith("_s") else int,
+            metavar="N",
+            help=f"overrides load.{name} of every scenario",
+        )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="overrides any value of the scenario files, such as gate.min_windows=20",
+    )
