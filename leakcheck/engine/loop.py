@@ -68,6 +68,15 @@ class EngineLoop:
 
         self._inbox.put(command)
 
+    def between_steps(self, change: Callable[[], object]) -> None:
+        """Do something to the engine, on its own thread, before the next step."""
+
+        def command() -> list[Update]:
+            change()
+            return []
+
+        self._inbox.put(command)
+
     def _run(self) -> None:
         try:
             while self._obey():

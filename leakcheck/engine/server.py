@@ -92,7 +92,7 @@ class Api:
         """`POST /v1/chat/completions`."""
         body = decode(await read_body(request), ChatBody)
         self.check_model(body.model)
-        prompt = self.chat_prompt(body)
+        prompt = self.chat_prompt(self.turns(request, body))
         room = max(1, self.engine.context_tokens - len(prompt))
         most = body.max_completion_tokens or body.max_tokens or room
         params = body.sampling(most, body.alternatives())
@@ -166,11 +166,15 @@ class Api:
             )
         return lists
 
-    def chat_prompt(self, body: ChatBody) -> list[int]:
+    def turns(self, request: Request, body: ChatBody) -> list[dict[str, str]]:
+        """The conversation that the model sees: what the request holds."""
+        del request  # who asks adds nothing to it
+        return [message.template_form() for message in body.messages]
+
+    def chat_prompt(self, turns: list[dict[str, str]]) -> list[int]:
         """The conversation in the model's own template, as tokens."""
         if not self.tokenizer.chat_template:
             raise RequestError(f"{self.model!r} has no chat template; use /v1/completions")
-        turns = [message.template_form() for message in body.messages]
         try:
             text = self.tokenizer.apply_chat_template(
                 turns, tokenize=False, add_generation_prompt=True
@@ -191,10 +195,10 @@ class Api:
         prompts: list[list[int]],
     ) -> Response | Stream:
         """Submit the prompts and answer, whole or as a stream."""
-        call_id = self.new_id("chatcmpl" if style == "chat" else "cmpl")
+        call_id = self.new_id("chatcmpl" if style == "chat" else "cmpl", request)
         requests = tuple(
             GenerateRequest(
-                id=f"{call_id}-{number}",
+                id=self.engine_id(call_id, number),
                 prompt=tuple(prompt),
                 params=params,
                 n=body.n or 1,
@@ -211,11 +215,22 @@ class Api:
             logprobs=params.logprobs is not None,
             include_usage=body.include_usage,
         )
+        return await self.serve(request, body, call)
+
+    async def serve(
+        self, request: Request, body: ChatBody | CompletionBody, call: Call
+    ) -> Response | Stream:
+        """Have the engine answer a call."""
         return await self.answerer.answer(call, request.receive, stream=bool(body.stream))
 
-    def new_id(self, kind: str) -> str:
+    def new_id(self, kind: str, request: Request) -> str:
         """A name for one answer that no other has."""
+        del request  # what its client calls it is nobody's name here
         return f"{kind}-{uuid.uuid4().hex}"
+
+    def engine_id(self, call_id: str, number: int) -> str:
+        """What the engine calls one prompt of an answer."""
+        return f"{call_id}-{number}"
 
 
 async def read_body(request: Request) -> bytes:
