@@ -6,6 +6,8 @@ import time
 import pytest
 
 from leakcheck import cli
+from leakcheck.cli import asked, commands
+from leakcheck.cli.parser import parser
 
 
 def leakcheck(*arguments, cwd=None, **environment):
@@ -120,10 +122,10 @@ def test_list_names_everything():
 
 
 def test_a_shortcut_overrides_the_file_and_set_overrides_anything():
-    parsed = cli._parser().parse_args(
+    parsed = parser().parse_args(
         ["run", "--windows", "3", "--set", "gate.min_echo=0.25", "--set", "traffic.use=mixed_batch"]
     )
-    assert cli._overrides(parsed) == {
+    assert asked.overrides(parsed) == {
         "load.windows": 3, "gate.min_echo": 0.25, "traffic.use": "mixed_batch",
     }  # fmt: skip
 
@@ -131,13 +133,13 @@ def test_a_shortcut_overrides_the_file_and_set_overrides_anything():
 def test_a_target_from_the_environment_is_used(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1/")
     monkeypatch.setenv("LEAKCHECK_MODEL", "m")
-    target = cli._target(cli._parser().parse_args(["run"]))
+    target = asked._target(parser().parse_args(["run"]))
     assert (target.base_url, target.model) == ("http://127.0.0.1:9/v1", "m")
 
 
 def test_embedded_wins_over_a_target_from_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    assert cli._target(cli._parser().parse_args(["run", "--embedded"])) is None
+    assert asked._target(parser().parse_args(["run", "--embedded"])) is None
 
 
 def test_secrets_in_a_url_are_refused_without_being_repeated():
@@ -148,9 +150,9 @@ def test_secrets_in_a_url_are_refused_without_being_repeated():
 
 def test_every_run_draws_a_fresh_seed_unless_one_is_given(monkeypatch):
     monkeypatch.delenv("LEAKCHECK_SEED", raising=False)
-    fresh = {cli._seed(cli._parser().parse_args(["run"])) for _ in range(3)}
+    fresh = {asked._seed(parser().parse_args(["run"])) for _ in range(3)}
     assert len(fresh) == 3
-    assert cli._seed(cli._parser().parse_args(["run", "--seed", "7"])) == 7
+    assert asked._seed(parser().parse_args(["run", "--seed", "7"])) == 7
 
 
 def test_a_key_given_in_the_place_of_a_variable_is_not_repeated():
@@ -164,7 +166,7 @@ def test_what_nobody_foresaw_is_no_leak(monkeypatch, capsys):
     def broken(_arguments):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "list_", broken)
+    monkeypatch.setattr(commands, "list_", broken)
     assert cli.main(["list"]) == 4
     assert "ZeroDivisionError" in capsys.readouterr().err
 
