@@ -88,8 +88,8 @@ def broad_excepts(path):
 
 
 def test_the_broad_excepts_of_the_harness_are_around_a_stream_and_around_everything():
-    found = [f"{path.relative_to(PACKAGE)}:{line}" for path in MODULES for line in broad_excepts(path)]
-    assert [name.split(":")[0] for name in found] == ["cli/__init__.py", "runner/lane.py"]
+    found = [str(path.relative_to(PACKAGE)) for path in MODULES for _ in broad_excepts(path)]
+    assert found == ["cli/__init__.py", "runner/lane.py"]
 
 
 @pytest.mark.parametrize("path", ENGINE, ids=lambda p: str(p.relative_to(PACKAGE)))
