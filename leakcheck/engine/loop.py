@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import TypeVar
 
 from leakcheck.engine.delivery import Delivery
 from leakcheck.engine.engine import Engine
+from leakcheck.engine.latency import Latencies
 from leakcheck.engine.values import GenerateRequest, RequestError, Update
 
 Command = Callable[[], list[Update]]
+Answer = TypeVar("Answer")
+READ_TIMEOUT_S = 10.0
 
 
 class EngineLoop:
@@ -27,6 +32,7 @@ class EngineLoop:
         self.engine = engine
         self.delivery = delivery
         self.failed = False
+        self.latencies = Latencies()
         self._inbox: SimpleQueue[Command | None] = SimpleQueue()
         self._events: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -47,16 +53,23 @@ class EngineLoop:
         if self.failed:
             raise RequestError("the engine has stopped after an internal error", status=503)
         self.engine.check(request)
+        now = time.perf_counter()
 
         def command() -> list[Update]:
             self.engine.submit(request)
+            self.latencies.arrived(request.id, now)
             return []
 
         self._inbox.put(command)
 
     def abort(self, request_id: str) -> None:
         """End a request and free what it holds, before the next step."""
-        self._inbox.put(lambda: self.engine.abort(request_id))
+
+        def command() -> list[Update]:
+            self.latencies.forget(request_id)
+            return self.engine.abort(request_id)
+
+        self._inbox.put(command)
 
     def abort_all(self) -> None:
         """End every request in flight, before the next step."""
@@ -77,16 +90,56 @@ class EngineLoop:
 
         self._inbox.put(command)
 
+    async def read(self, look: Callable[[], Answer]) -> Answer:
+        """What `look` sees on the engine's thread, between two steps.
+
+        RequestError 503 when the engine has stopped or has no moment for it within 10 s.
+        """
+        seen: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def give(answer: Answer | Exception) -> None:
+            if seen.done():  # nobody waits for it any more
+                return
+            if isinstance(answer, Exception):
+                seen.set_exception(answer)
+            else:
+                seen.set_result(answer)
+
+        def command() -> list[Update]:
+            answer: Answer | Exception
+            try:
+                answer = look()
+            except Exception as error:  # noqa: BLE001 # a look must not stop the engine, whatever it met
+                answer = error
+            self._post(give, answer)
+            return []
+
+        if self.failed:
+            raise RequestError("the engine has stopped after an internal error", status=503)
+        self._inbox.put(command)
+        try:
+            return await asyncio.wait_for(seen, READ_TIMEOUT_S)
+        except TimeoutError as error:
+            raise RequestError(
+                f"the engine had no moment to look inside within {READ_TIMEOUT_S:.0f} s", status=503
+            ) from error
+
     def _run(self) -> None:
         try:
             while self._obey():
                 if self.engine.has_work:
-                    self._send(self.engine.step())
+                    self._send(self._step())
         except Exception:
             # Whatever broke, the clients must hear of it: an answer that never ends says nothing.
             logging.getLogger(__name__).exception("the engine stopped")
             self.failed = True
             self._post(self.delivery.fail)
+
+    def _step(self) -> list[Update]:
+        begun = time.perf_counter()
+        updates = self.engine.step()
+        self.latencies.stepped(begun, updates, self.engine.live)
+        return updates
 
     def _obey(self) -> bool:
         """Do what the inbox says, waiting for it when there is no work; False: stop."""

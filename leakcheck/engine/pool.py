@@ -69,6 +69,16 @@ class BlockPool:
         return self.references[block] == 1 and block not in self._known
 
     @property
+    def free_blocks(self) -> tuple[int, ...]:
+        """The blocks that hold nothing of interest; the last one is handed out next."""
+        return tuple(self._free)
+
+    @property
+    def cached_blocks(self) -> tuple[int, ...]:
+        """The blocks without a reference that can still be shared; the first is evicted next."""
+        return tuple(self._idle)
+
+    @property
     def free_count(self) -> int:
         """Blocks that hold nothing of interest."""
         return len(self._free)

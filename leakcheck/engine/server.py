@@ -21,6 +21,7 @@ from leakcheck.engine.delivery import Delivery
 from leakcheck.engine.engine import Engine
 from leakcheck.engine.loop import EngineLoop
 from leakcheck.engine.protocol import ChatBody, CompletionBody, decode, error_body
+from leakcheck.engine.snapshot import snapshot
 from leakcheck.engine.text import TokenTexts
 from leakcheck.engine.values import GenerateRequest, RequestError, SamplingParams
 
@@ -34,7 +35,7 @@ class Api:
     def __init__(
         self, engine: Engine, tokenizer: Any, *, model: str, api_key: str | None = None
     ) -> None:
-        """`model` is its public name; with an `api_key` /v1 wants it."""
+        """`model` is its public name; with an `api_key` /v1 and /debug want it."""
         self.engine = engine
         self.tokenizer = tokenizer
         self.model = model
@@ -51,6 +52,7 @@ class Api:
                 Route("/v1/chat/completions", self.guarded(self.chat), methods=["POST"]),
                 Route("/health", self.health),
                 Route("/metrics", self.metrics),
+                Route("/debug/pool", self.guarded(self.debug_pool)),
             ],
             exception_handlers={
                 RequestError: on_request_error,
@@ -107,6 +109,14 @@ class Api:
         """`GET /metrics` in the Prometheus text format."""
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return Response(metrics.exposition(self.registry), media_type=kind)
+
+    async def debug_pool(self, _: Request) -> Response:
+        """`GET /debug/pool`: who holds which block, see `snapshot`; behind the key, as /v1."""
+
+        def look() -> dict[str, Any]:
+            return snapshot(self.engine) | {"latencies": self.loop.latencies.summary()}
+
+        return json_response({"model": self.model} | await self.loop.read(look))
 
     # --- from a body to engine requests ----------------------------------------------------------
 
