@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -24,11 +24,28 @@ _USAGE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedded:
-    """A running embedded target; `ready` is what it says of itself (base_url, model, ...)."""
+    """A running embedded target; `ready` is what it says of itself now (base_url, model, ...)."""
 
     ready: dict[str, Any]
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+
+    def restart(self, flags: Sequence[str]) -> dict[str, Any]:
+        """End the present lifetime and begin another with `flags`; return the new `ready`.
+
+        The same loaded model in a fresh engine with a new address: what was in flight is cut, what
+        was cached or switched on is gone. `--model` may be left out and cannot change. Raises as
+        `start`; after an error there is no engine any more.
+        """
+        assert self.process.stdin is not None  # noqa: S101 - it is a pipe
+        assert self.process.stdout is not None  # noqa: S101 - it is a pipe
+        with suppress(BrokenPipeError):  # it has ended, and says why on its way out
+            self.process.stdin.write(json.dumps(list(flags)).encode() + b"\n")
+            self.process.stdin.flush()
+        ready = _wait_until_ready(self.process, self.process.stdout, self.log)
+        self.ready.clear()
+        self.ready.update(ready)
+        return self.ready
 
     def last_words(self) -> str:
         """The end of what the engine wrote to standard error."""
@@ -91,7 +108,8 @@ def _tail(log: IO[bytes]) -> str:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            pipe.close()
+            with suppress(BrokenPipeError):  # of an engine that ended with an order unread
+                pipe.close()
     try:
         process.wait(timeout=_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
