@@ -6,11 +6,23 @@ import math
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 
 from leakcheck.engine.values import Update
 
 KEPT = 20_000
 """Durations of each kind that are remembered: enough for a 99.9th percentile with 20 above it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of `count` durations the median, p99, p99.9 and the largest; None where there were none."""
+
+    count: int
+    p50_s: float | None
+    p99_s: float | None
+    p999_s: float | None
+    max_s: float | None
 
 
 class Latencies:
@@ -48,8 +60,8 @@ class Latencies:
         self._arrived.pop(request_id, None)
         self._begun.discard(request_id)
 
-    def summary(self) -> dict[str, dict[str, float | int | None]]:
-        """Percentiles in seconds of each kind, with how many were measured."""
+    def summary(self) -> dict[str, Percentiles]:
+        """Percentiles of each kind: `step`, `first_token`, `request`."""
         kinds = {
             "step": self.steps,
             "first_token": self.first_tokens,
@@ -58,16 +70,16 @@ class Latencies:
         return {name: percentiles(sorted(its)) for name, its in kinds.items()}
 
 
-def percentiles(ordered: Sequence[float]) -> dict[str, float | int | None]:
-    """p50, p99, p99.9 and the largest, by nearest rank; None where nothing was measured."""
+def percentiles(ordered: Sequence[float]) -> Percentiles:
+    """By nearest rank: the smallest duration that this share of all does not exceed."""
 
     def rank(share: float) -> float | None:
         return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
-    return {
-        "count": len(ordered),
-        "p50_s": rank(0.5),
-        "p99_s": rank(0.99),
-        "p999_s": rank(0.999),
-        "max_s": rank(1.0),
-    }
+    return Percentiles(
+        count=len(ordered),
+        p50_s=rank(0.5),
+        p99_s=rank(0.99),
+        p999_s=rank(0.999),
+        max_s=rank(1.0),
+    )

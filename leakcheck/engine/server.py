@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from leakcheck.engine.delivery import Delivery
 from leakcheck.engine.engine import Engine
 from leakcheck.engine.loop import EngineLoop
 from leakcheck.engine.protocol import ChatBody, CompletionBody, decode, error_body
-from leakcheck.engine.snapshot import snapshot
+from leakcheck.engine.snapshot import PoolState, snapshot
 from leakcheck.engine.text import TokenTexts
 from leakcheck.engine.values import GenerateRequest, RequestError, SamplingParams
 
@@ -113,10 +114,11 @@ class Api:
     async def debug_pool(self, _: Request) -> Response:
         """`GET /debug/pool`: who holds which block, see `snapshot`; behind the key, as /v1."""
 
-        def look() -> dict[str, Any]:
-            return snapshot(self.engine) | {"latencies": self.loop.latencies.summary()}
+        def look() -> PoolState:
+            latencies = self.loop.latencies.summary()
+            return snapshot(self.engine, model=self.model, latencies=latencies)
 
-        return json_response({"model": self.model} | await self.loop.read(look))
+        return json_response(msgspec.to_builtins(await self.loop.read(look)))
 
     # --- from a body to engine requests ----------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the engine's blocks are doing at this moment, as JSON: `GET /debug/pool`.
+"""What the engine's blocks are doing at this moment: `GET /debug/pool`.
 
 To be read on the engine's own thread, between two steps. Token ids, texts and salts stay out of it.
 """
@@ -6,68 +6,102 @@ To be read on the engine's own thread, between two steps. Token ids, texts and s
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from leakcheck.engine.engine import Engine
-from leakcheck.engine.sequence import Sequence
+from leakcheck.engine.latency import Percentiles
+from leakcheck.engine.values import Stats
+
+if TYPE_CHECKING:  # who reads a snapshot over HTTP needs no torch
+    from leakcheck.engine.engine import Engine
+    from leakcheck.engine.sequence import Sequence
 
 FORMAT = "leakcheck-pool-1"
 """Names this layout; a reader that meets another says so."""
 
 
-def snapshot(engine: Engine) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRequest:
+    """One live choice; `table` names its physical blocks in order of positions."""
+
+    id: str
+    state: str
+    prompt_tokens: int
+    computed_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    table: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBlock:
+    """A block with the live choices in whose tables it stands; `hash` of its prefix, in hex."""
+
+    block: int
+    references: int
+    holders: tuple[str, ...] = ()
+    hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
     """Requests with their block tables, blocks with their holders, and what does not add up.
 
     `leaked` blocks have references that no live table explains, `dangling` ones stand in more
     tables than they have references (freed while somebody still reads them), `lost` ones are
-    neither held nor cached nor free: nobody will ever get them again.
+    neither held nor cached nor free: nobody will ever get them again. `held_positions` are those
+    of the blocks in live tables, `filled_positions` hold keys and values.
     """
+
+    format: str
+    model: str
+    block_size: int
+    blocks: int
+    used: int
+    cached: int
+    free: int
+    requests: tuple[LiveRequest, ...]
+    shared: tuple[HeldBlock, ...]
+    leaked: tuple[HeldBlock, ...]
+    dangling: tuple[HeldBlock, ...]
+    lost: tuple[int, ...]
+    held_positions: int
+    filled_positions: int
+    stats: Stats
+    latencies: dict[str, Percentiles]
+
+
+def snapshot(engine: Engine, *, model: str, latencies: dict[str, Percentiles]) -> PoolState:
+    """The state of the engine's pool now; `model` is its public name."""
     pool = engine.pool
-    sequences = [one for family in engine.live.values() for one in family if unfinished(one)]
-    holders: dict[int, list[str]] = {}
-    for sequence in sequences:
-        for block in sequence.table:
-            holders.setdefault(block, []).append(label(sequence))
-    references = pool.references
-    known = set(pool.free_blocks) | set(pool.cached_blocks)
-    return {
-        "format": FORMAT,
-        "block_size": engine.options.block_size,
-        "blocks": pool.num_blocks,
-        "requests": [request_row(one, engine) for one in sequences],
-        "shared": shared_blocks(engine, holders),
-        "used": pool.used_count,
-        "free": pool.free_count,
-        "cached": pool.cached_count,
-        "leaked": [
-            {"block": block, "references": count, "tables": len(holders.get(block, ()))}
-            for block, count in enumerate(references)
-            if count > len(holders.get(block, ()))
-        ],
-        "dangling": [
-            {"block": block, "references": references[block], "holders": names}
-            for block, names in sorted(holders.items())
-            if references[block] < len(names)
-        ],
-        "lost": [
-            block
-            for block, count in enumerate(references)
-            if not count and block not in known and block not in holders
-        ],
-        "fragmentation": fragmentation(sequences, engine.options.block_size),
-        "stats": {name: getattr(engine.stats(), name) for name in STATS},
-    }
-
-
-STATS = (
-    "running", "waiting", "requests", "finished", "aborted", "preemptions", "evictions",
-    "prefix_queries_tokens", "prefix_hits_tokens", "generated_tokens", "steps",
-)  # fmt: skip
-
-
-def unfinished(sequence: Sequence) -> bool:
-    """Whether a choice still holds, or waits for, blocks."""
-    return sequence.finish_reason is None
+    sequences = [
+        one for family in engine.live.values() for one in family if one.finish_reason is None
+    ]
+    blocks = held_blocks(engine, sequences)
+    kept = {*pool.free_blocks, *pool.cached_blocks}
+    filled = filled_positions(sequences, engine.options.block_size)
+    return PoolState(
+        format=FORMAT,
+        model=model,
+        block_size=engine.options.block_size,
+        blocks=pool.num_blocks,
+        used=pool.used_count,
+        cached=pool.cached_count,
+        free=pool.free_count,
+        requests=tuple(live_request(one, engine) for one in sequences),
+        shared=tuple(its for its in blocks if len(its.holders) > 1),
+        leaked=tuple(its for its in blocks if its.references > len(its.holders)),
+        dangling=tuple(its for its in blocks if its.references < len(its.holders)),
+        lost=tuple(
+            its.block
+            for its in blocks
+            if not its.references and not its.holders and its.block not in kept
+        ),
+        held_positions=len(filled) * engine.options.block_size,
+        filled_positions=sum(filled.values()),
+        stats=engine.stats(),
+        latencies=latencies,
+    )
 
 
 def label(sequence: Sequence) -> str:
@@ -75,38 +109,39 @@ def label(sequence: Sequence) -> str:
     return f"{sequence.request.id}/{sequence.index}" if sequence.index else sequence.request.id
 
 
-def request_row(sequence: Sequence, engine: Engine) -> dict[str, Any]:
-    """One live choice; counts are tokens, `table` the physical blocks in order of positions."""
-    return {
-        "id": label(sequence),
-        "state": "running" if sequence in engine.scheduler.running else "waiting",
-        "prompt_tokens": len(sequence.request.prompt),
-        "computed_tokens": sequence.computed,
-        "generated_tokens": sequence.generated,
-        "cached_tokens": sequence.cached_tokens or 0,
-        "table": list(sequence.table),
-    }
+def live_request(sequence: Sequence, engine: Engine) -> LiveRequest:
+    """One live choice as it stands."""
+    return LiveRequest(
+        id=label(sequence),
+        state="running" if sequence in engine.scheduler.running else "waiting",
+        prompt_tokens=len(sequence.request.prompt),
+        computed_tokens=sequence.computed,
+        generated_tokens=sequence.generated,
+        cached_tokens=sequence.cached_tokens or 0,
+        table=tuple(sequence.table),
+    )
 
 
-def shared_blocks(engine: Engine, holders: dict[int, list[str]]) -> list[dict[str, Any]]:
-    """Blocks in more than one table, with the prefix hash that lets them be shared."""
-    rows = []
-    for block, names in sorted(holders.items()):
-        if len(names) > 1:
-            entry = engine.prefix.by_block.get(block)
-            rows.append(
-                {
-                    "block": block,
-                    "references": engine.pool.references[block],
-                    "hash": entry.digest.hex() if entry else None,
-                    "holders": names,
-                }
-            )
-    return rows
+def held_blocks(engine: Engine, sequences: list[Sequence]) -> list[HeldBlock]:
+    """Every block of the pool, held or not."""
+    holders: dict[int, list[str]] = {}
+    for sequence in sequences:
+        for block in sequence.table:
+            holders.setdefault(block, []).append(label(sequence))
+    hashes = {block: entry.digest.hex() for block, entry in engine.prefix.by_block.items()}
+    return [
+        HeldBlock(
+            block=block,
+            references=references,
+            holders=tuple(holders.get(block, ())),
+            hash=hashes.get(block),
+        )
+        for block, references in enumerate(engine.pool.references)
+    ]
 
 
-def fragmentation(sequences: list[Sequence], block_size: int) -> dict[str, int]:
-    """Positions in blocks that live requests hold, and how many of them are filled.
+def filled_positions(sequences: list[Sequence], block_size: int) -> Counter[int]:
+    """How many positions of each block in a live table are filled.
 
     A shared block counts once, with the most that any of its holders has filled. Blocks are of one
     size and need no neighbours, so what stays empty inside them is all the fragmentation there is.
@@ -116,7 +151,4 @@ def fragmentation(sequences: list[Sequence], block_size: int) -> dict[str, int]:
         for ordinal, block in enumerate(sequence.table):
             inside = min(block_size, max(0, sequence.computed - ordinal * block_size))
             filled[block] = max(filled[block], inside)
-    return {
-        "held_positions": len(filled) * block_size,
-        "filled_positions": sum(filled.values()),
-    }
+    return filled
