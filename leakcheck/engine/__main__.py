@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from leakcheck.engine import faults, lifetimes
 from leakcheck.engine.values import EngineError, EngineOptions
@@ -51,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     its.add_argument("--share-partial", action="store_true", help="share the head of a block")
     its.add_argument("--threads", type=int, default=1, help="torch threads")
     its.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key")
+    its.add_argument("--trace", type=Path, metavar="FILE", help="add every block event to FILE")
     its.add_argument(
         "--exit-with-stdin",
         action="store_true",
@@ -84,6 +86,7 @@ def checked(given: argparse.Namespace) -> lifetimes.Given:
         api_key=key_from_environment(given.api_key_env),
         fault=faults.find(given.fault) if given.fault else None,
         fault_rate=rate,
+        trace=None if given.trace is None else given.trace.absolute(),
     )
 
 

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from leakcheck.engine import faults
+from leakcheck.engine import faults, trace
 from leakcheck.engine.values import EngineError, EngineOptions
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Given:
     api_key: str | None
     fault: faults.Fault | None
     fault_rate: float | None
+    trace: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +147,8 @@ def build(given: Given, loaded: Loaded) -> Api:
         seams = faults.Seams(engine=engine, delivery=api.delivery, api=api)
         chance = Random(f"fault {given.options.seed}")
         given.fault.install(seams, 1.0 if rate is None else rate, chance)
+    if given.trace is not None:
+        trace.start(api, given.trace, **trace_facts(given))  # last: it sees what the fault does
     return api
 
 
@@ -168,6 +171,18 @@ def ready_fields(api: Api, given: Given, listener: socket.socket) -> dict[str, A
         "blocks": given.options.num_blocks,
         "context_tokens": api.engine.context_tokens,
         "kv_bytes": api.engine.store.bytes_allocated,
+        "trace": None if given.trace is None else str(given.trace),
+    }
+
+
+def trace_facts(given: Given) -> dict[str, Any]:
+    """What the trace says of the engine it begins with."""
+    return {
+        "model": served_name(given.model),
+        "fault": None if given.fault is None else given.fault.name,
+        "seed": given.options.seed,
+        "blocks": given.options.num_blocks,
+        "block_size": given.options.block_size,
     }
 
 
