@@ -25,6 +25,7 @@ class Call:
     headers: dict[str, str]
     body: dict
     connection: int
+    reader: asyncio.StreamReader
     seen: dict = field(default_factory=dict)
 
     @property
@@ -113,6 +114,31 @@ async def same(call):
 
 async def connection(call):
     return await call.answer(f"connection {call.connection}")
+
+
+async def headers(call):
+    return await call.answer(json.dumps(call.headers))
+
+
+async def watched(call):
+    """`watch` tells what became of the connections before; anything else is answered slowly, after
+    as many seconds as it begins with, until the other side closes.
+    """
+    told = call.seen.setdefault("watched", [])
+    if call.prompt == "watch":
+        return await call.answer(json.dumps(told))
+    fate = {"prompt": call.prompt, "connection": call.connection, "end": "written"}
+    told.append(fate)
+    asyncio.get_running_loop().create_task(_until_closed(call.reader, fate))
+    await asyncio.sleep(float(call.prompt.split()[0]))
+    return await slow(call)
+
+
+async def _until_closed(reader, fate):
+    try:
+        fate["end"] = "closed" if await reader.read(1) == b"" else "sent more"
+    except ConnectionError:
+        fate["end"] = "closed"
 
 
 async def slow(call):
@@ -340,7 +366,7 @@ async def _serve(reader, writer, number, seen):
             }
             data = await reader.readexactly(int(headers.get("content-length", "0")))
             body = json.loads(data) if data else {}
-            call = Call(writer, method, path, headers, body, number, seen)
+            call = Call(writer, method, path, headers, body, number, reader, seen)
             if not await _dispatch(call):
                 break
     except (asyncio.IncompleteReadError, ConnectionError):

@@ -8,10 +8,10 @@
     history("a> a=a | b> b=b")      two windows;  "a> a=a / b> b=b" two phases of one window
 
 Every request is a letter. `x>` sends it, `x=..` is its whole answer, `x!` an outcome that nobody
-knows, `x-` a refusal; without any of them the attempt never came back (its worker died). `x.` is
-planned and not sent. In an answer a lower-case letter is the ticket of that request, an upper-case
-one its passphrase, `~x` the passphrase that was withheld from it and `_` plain words. Time goes on
-by 0.1 s with every word of the line.
+knows, `x-` a refusal, `x^..` a planned abort after that much of an answer; without any of them the
+attempt never came back (its worker died). `x.` is planned and not sent. In an answer a lower-case
+letter is the ticket of that request, an upper-case one its passphrase, `~x` the passphrase that was
+withheld from it and `_` plain words. Time goes on by 0.1 s with every word of the line.
 """
 
 from __future__ import annotations
@@ -218,15 +218,13 @@ def _observation(
         request_id=name,
         worker=0,
         lane=0,
-        outcome={"=": "ok", "!": "unknown", "-": "failed"}[what],
+        outcome={"=": "ok", "!": "unknown", "-": "failed", "^": "aborted"}[what],
         start_ns=start_ns,
         end_ns=end_ns,
         attempt=attempt,
         first_chunk_ns=end_ns if text else None,
         chunks=tuple(Chunk(text=piece) for piece in pieces if piece),
         finish_reason="stop" if what == "=" else None,
-        status={"=": 200, "!": None, "-": 429}[what],
-        error={"=": None, "!": "no answer within 60 s", "-": "refused: 429 Too Many Requests"}[
-            what
-        ],
+        status=429 if what == "-" else 200 if what == "=" else None,
+        error={"!": "no answer within 60 s", "-": "refused: 429 Too Many Requests"}.get(what),
     )

@@ -370,7 +370,10 @@ def test_a_source_in_another_scenario_is_named():
 
 @pytest.mark.parametrize(("shown", "anomaly"), [("A", "passphrase"), ("a", "answer")])
 def test_a_leak_into_the_survey_is_a_leak(shown, anomaly):
-    survey = history(f"b> b=b{shown} / c> c=_", scenario="survey", checks=())
+    first = history("b.").by_id("b")
+    again = {"c": {"twin": "b", "ticket": first.ticket, "passphrase": first.passphrase}}
+    line = f"b> b=b{shown} / c> c=_"
+    survey = history(line, scenario="survey", checks=(), changes=again)
     report = analyzer.analyze(merged(survey, history(f"a> a=aA {CLEAN}", scenario="one")))
     assert (report.status, report.exit_code) == ("leak", 1)
     assert [(v.scenario, v.status) for v in report.verdicts] == [
@@ -399,11 +402,29 @@ def test_requests_are_counted_by_outcome():
         "planned": 4,
         "ok": 2,
         "failed": 0,
+        "aborted": 0,
         "unknown": 1,
         "unsent": 1,
         "attempts": 4,
         "replays": 0,
     }
+
+
+def test_a_planned_abort_is_counted_as_such_and_misses_nothing():
+    report = analyzer.analyze(history(f"a> b> {CLEAN} a^a b^"))
+    assert report.requests["aborted"] == 2
+    assert report.status == "clean"
+
+
+def test_a_target_of_which_only_planned_aborts_came_back_is_no_error():
+    found = verdict(history("a> b> a^a b^b"))
+    assert found.status == "inconclusive"
+    assert not any("answered nearly nothing" in reason for reason in found.reasons)
+
+
+def test_what_an_aborted_request_owned_and_what_it_showed_counts():
+    leaks = verdict(history("a> b> c> b^bC a=aB c=cC")).findings
+    assert sorted((f.source, f.recipient) for f in leaks) == [("b", "a"), ("c", "b")]
 
 
 def test_notes_say_what_stayed_open():

@@ -204,3 +204,16 @@ def test_where_the_target_says_nothing_cache_hits_cannot_be_shown(facts):
 def test_cache_hits_are_measured_only_where_the_scenario_asks():
     h = history("a> a=a / b> b=b", changes=pairs(), cached={"b": 16}, facts=CACHED)
     assert exposure.find(exposure.measure(h, GATE), "cache hits") is None
+
+
+def test_planned_aborts_are_in_no_denominator():
+    for name in ("answered", "echo", "tickets", "overlap"):
+        assert counts(measured(history("a> b> c> a^a b=bB c=cC"), name)) == (2, 2)
+    assert "1 more were hung up on" in measured(history("a> b> a^ b=b"), "answered").text
+
+
+def test_windows_of_requests_sent_one_at_a_time_say_so():
+    told = measured(history("a> a=aA / b> b=b"), "windows")
+    assert (told.measured, "answered after it" in told.text) == (1.0, True)
+    mixed = measured(history("a> a=aA / b> b=b | c> d> c=cC d=d"), "windows")
+    assert (mixed.measured, "where requests were sent one at a time" in mixed.text) == (2.0, True)

@@ -49,6 +49,8 @@ def build(plans, observations, invocations=()):
         ("a> a- a> a=a", "ok"),
         ("a> a! a> a-", "unknown"),
         ("a> a! a> a=a", "ok"),
+        ("a> a^a", "aborted"),
+        ("a> a- a> a^", "aborted"),
     ],
 )
 def test_the_final_outcome_of_a_request_is_what_all_its_attempts_leave_certain(line, outcome):
@@ -240,6 +242,32 @@ def test_a_window_is_a_trial_when_two_answered_requests_of_the_planted_arm_ran_t
     assert windows["overlapping"].tolist() == [False, True, False, True, False]
     assert windows["answered"].tolist() == [2, 2, 1, 2, 0]
     assert windows["peak"].tolist() == [1, 2, 2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("line", "trial"),
+    [
+        ("a> a=a / b> b=b", True),
+        ("a> a^a / b> b=b", True),
+        ("a> a! / b> b=b", True),
+        ("a> a- / b> b=b", False),
+        ("b> b=b / a> a=a", False),
+        ("a> a=a / b> b^b", False),
+        ("a> a=a / b.", False),
+        ("a> a=a / b> b=b c> c=c", False),
+    ],
+)
+def test_of_requests_that_are_planned_one_at_a_time_a_trial_has_the_passphrase_first(line, trial):
+    windows = history(line, changes={"b": NOTHING, "c": NOTHING}).windows
+    assert windows["trial"].tolist() == [trial]
+    assert windows["alone"].tolist() == ["c>" not in line]
+
+
+def test_an_aborted_request_is_company_and_its_passphrase_was_in_the_target():
+    h = history("a> b> c> a^ b=b c=c", changes={"b": NOTHING, "c": NOTHING})
+    assert h.windows["trial"].tolist() == [True]
+    assert h.windows["answered"].tolist() == [2]
+    assert row(history("a> b> a^ b=b"), "overlaps", request_id="b")["with_any"]
 
 
 NOTHING = {"passphrase": None}

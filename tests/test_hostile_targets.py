@@ -4,18 +4,20 @@ Each behaviour is one lane against a real socket; what needs whole processes (de
 target, a dead parent) is at the end and in test_runner.py.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playing import alive, eventually, observe, play, request, run_folder, target, text, windows
 
 from leakcheck import runfolder
-from leakcheck.records import Target
+from leakcheck.records import Message, Target
 from leakcheck.runner import Runner
 
 KEY = "sk-planted-0123456789"
@@ -251,3 +253,93 @@ def test_ctrl_c_ends_a_run_within_seconds_and_keeps_what_came(hostile, tmp_path,
     seen = runfolder.read_shards(folder).observations
     assert [each.outcome for each in seen] == ["unknown"] * 4
     assert {each.error for each in seen} == {"the run was stopped before the answer was complete"}
+
+
+# --- planned aborts ------------------------------------------------------------------------------
+
+
+def fate(port, tmp_path, prompt):
+    """How the connection of the request with this prompt ended, as the target saw it."""
+
+    def found():
+        (seen,) = observe(tmp_path, target(port, "watched"), saying("watch"))
+        fates = {each["prompt"]: each for each in json.loads(text(seen))}
+        return fates.get(prompt, {}).get("end") == "closed"
+
+    return eventually(found, within_s=5)
+
+
+def saying(words, **fields):
+    return request("a", messages=(Message(role="user", content=words),), **fields)
+
+
+def test_after_so_many_chunks_the_lane_hangs_up_and_keeps_what_came(hostile, tmp_path):
+    sent = saying("0 by chunks", abort_after_chunks=3)
+    (seen,) = observe(tmp_path, target(hostile, "watched"), sent, retries=2)
+    assert (seen.outcome, seen.error, text(seen)) == ("aborted", None, "slow slow slow ")
+    assert seen.start_ns < seen.first_chunk_ns <= seen.end_ns
+    assert fate(hostile, tmp_path, "0 by chunks")
+
+
+@pytest.mark.parametrize("delay_s", [0, 60])
+def test_after_so_many_seconds_the_lane_hangs_up_answered_or_not(hostile, tmp_path, delay_s):
+    sent = saying(f"{delay_s} by time", abort_after_s=0.2, abort_after_chunks=1_000)
+    (seen,) = observe(tmp_path, target(hostile, "watched"), sent, retries=2)
+    assert (seen.outcome, seen.error) == ("aborted", None)
+    assert 0.2e9 <= seen.end_ns - seen.start_ns < 5e9
+    assert bool(text(seen)) == (delay_s == 0)
+    assert fate(hostile, tmp_path, f"{delay_s} by time")
+
+
+def test_whichever_planned_end_comes_first_counts(hostile, tmp_path):
+    sent = request("a", abort_after_s=20.0, abort_after_chunks=1)
+    (seen,) = observe(tmp_path, target(hostile, "slow"), sent)
+    assert (seen.outcome, text(seen)) == ("aborted", "slow ")
+    assert seen.end_ns - seen.start_ns < 10e9
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_ends_before_the_planned_abort_is_whole(hostile, tmp_path, stream):
+    sent = request("a", abort_after_s=20.0, abort_after_chunks=5, stream=stream)
+    (seen,) = observe(tmp_path, target(hostile, "same"), sent)
+    assert (seen.outcome, text(seen)) == ("ok", "alpha beta gamma delta ")
+
+
+def test_a_whole_answer_in_one_piece_is_no_abort(hostile, tmp_path):
+    sent = request("a", abort_after_chunks=1, stream=False)
+    (seen,) = observe(tmp_path, target(hostile, "same"), sent)
+    assert (seen.outcome, text(seen)) == ("ok", "alpha beta gamma delta ")
+
+
+def test_what_is_refused_before_the_planned_abort_is_refused(hostile, tmp_path):
+    sent = request("a", abort_after_s=20.0)
+    seen = observe(tmp_path, target(hostile, "busy"), sent, retries=1)
+    assert [each.outcome for each in seen] == ["failed"] * 2
+
+
+def test_a_time_limit_before_the_planned_abort_is_no_abort(hostile, tmp_path):
+    sent = request("a", abort_after_s=20.0)
+    (seen,) = observe(tmp_path, target(hostile, "silent", timeout_s=0.2), sent)
+    assert (seen.outcome, seen.error) == ("unknown", "no whole answer within 0.2 s")
+
+
+def test_the_next_request_of_the_lane_has_a_connection_of_its_own(hostile, tmp_path):
+    requests = [
+        request("0 first", messages=(Message(role="user", content="0 first"),)),
+        request("then", messages=(Message(role="user", content="watch"),)),
+    ]
+    requests[0] = replace(requests[0], abort_after_chunks=1)
+    played, shards = play(tmp_path, target(hostile, "watched"), *requests)
+    assert (played.requests_done, played.target_lost) == (2, None)
+    seen = {each.request_id: each for each in shards.observations}
+    assert [seen[each.id].outcome for each in requests] == ["aborted", "ok"]
+    assert len(shards.invocations) == 2
+    before = [f for f in json.loads(text(seen["then"])) if f["prompt"] == "0 first"]
+    assert [f["end"] for f in before] == ["closed"]
+
+
+def test_a_run_of_planned_aborts_goes_on(hostile, tmp_path):
+    requests = [replace(each, abort_after_s=0.05) for each in windows(4)]
+    played, shards = play(tmp_path, target(hostile, "silent"), *requests, workers=2, lanes=2)
+    assert (played.windows_done, played.requests_done, played.target_lost) == (4, 16, None)
+    assert {each.outcome for each in shards.observations} == {"aborted"}

@@ -278,16 +278,17 @@ def _broken(history: History) -> tuple[Status, str] | None:
     if not len(sent):
         why = ": the run was interrupted before" if end == "interrupted" else ""
         return "inconclusive", f"none of {planned} requests was sent{why}"
-    if answered >= NEARLY_NOTHING * len(sent):
+    wanted = int((sent["outcome"] != "aborted").sum())
+    if answered >= NEARLY_NOTHING * wanted:
         return None
     seen = history.observations
-    other = seen[seen["outcome"] != "ok"]
+    other = seen[~seen["outcome"].isin(["ok", "aborted"])]
     refused = (other["outcome"] == "failed") & other["status"].notna()
     error, times = Counter(other["error"].fillna("no reason given")).most_common(1)[0]
     status: Status = "inconclusive" if 2 * refused.sum() > len(other) else "error"
     verb = "refused nearly everything" if status == "inconclusive" else "answered nearly nothing"
     return status, (
-        f"the target {verb}: {answered} of {len(sent)} requests were answered; "
+        f"the target {verb}: {answered} of {wanted} requests were answered; "
         f"most often ({times} times): {_short(str(error))}"
     )
 
@@ -406,7 +407,7 @@ def _counts(history: History) -> dict[str, int]:
     outcomes = Counter(history.requests["outcome"])
     return {
         "planned": len(history.requests),
-        **{name: outcomes[name] for name in ("ok", "failed", "unknown", "unsent")},
+        **{name: outcomes[name] for name in ("ok", "failed", "aborted", "unknown", "unsent")},
         "attempts": len(history.observations),
         "replays": int(history.requests["replays"].notna().sum()),
     }

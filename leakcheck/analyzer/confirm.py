@@ -72,6 +72,8 @@ def _alone(request: Request, n: int, window: int) -> Request:
         shared_tokens=None,
         twin=None,
         replays=request.id,
+        abort_after_s=None,
+        abort_after_chunks=None,
     )
 
 

@@ -80,22 +80,31 @@ def _held(name: str, rate: Rate, minimum: float, what: str) -> Exposure:
 def _windows(history: History, gate: Gate) -> Exposure:
     windows = history.windows[~history.windows["replay"]]
     trials = int(windows["trial"].sum())
+    what = "at least two answered requests at the same time"
+    if windows["alone"].all():
+        what = "another request answered after it"
+    elif windows["alone"].any():
+        what += ", or one answered after it where requests were sent one at a time"
     return Exposure(
         name="windows",
         measured=float(trials),
         minimum=float(gate.min_windows),
         enough=trials >= gate.min_windows,
         text=(
-            f"{trials} of {len(windows)} planned windows had a passphrase in the target and at "
-            "least two answered requests at the same time"
+            f"{trials} of {len(windows)} planned windows had a passphrase in the target and {what}"
         ),
     )
 
 
 def _answered(history: History, requests: pd.DataFrame) -> Exposure:
-    """A run that got through half of its plan at most says little of that plan."""
-    rate = evidence.rate(int((requests["outcome"] == "ok").sum()), len(requests))
+    """A run that got through half of its plan at most says little of that plan. Planned aborts are
+    no answers that are missing.
+    """
+    aborted = int((requests["outcome"] == "aborted").sum())
+    rate = evidence.rate(int((requests["outcome"] == "ok").sum()), len(requests) - aborted)
     what = "planned requests were answered"
+    if aborted:
+        what += f"; {aborted} more were hung up on, as planned"
     unsent = int((requests["outcome"] == "unsent").sum())
     if unsent:
         what += f"; {unsent} were never sent"

@@ -104,7 +104,7 @@ class OpenAI:
         content = orjson.dumps(body(self._target, request))
         with self._explained():
             async with self._session.post(
-                self._url, data=content, allow_redirects=False
+                self._url, data=content, headers=_own_headers(request), allow_redirects=False
             ) as response:
                 if response.status != 200:  # noqa: PLR2004 - the one status of an answer
                     text = await self._error_body(response)
@@ -243,7 +243,11 @@ def base_url(target: Target) -> URL:
 
 
 def body(target: Target, request: Request) -> dict[str, Any]:
-    """The JSON of one request. Completions get the messages joined by blank lines as prompt."""
+    """The JSON of one request. Completions get the messages joined by blank lines as prompt.
+
+    Some servers refuse fields that they do not know, so nothing is sent that the request does not
+    ask for. A conversation belongs to somebody: with it, and only then, the tenant is sent as user.
+    """
     sampling = request.sampling
     fields: dict[str, Any] = {"model": target.model}
     if target.api == "chat":
@@ -253,12 +257,16 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     else:
         fields["prompt"] = "\n\n".join(message.content for message in request.messages)
     fields |= {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
-    optional = {
+    optional: dict[str, Any] = {
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
         "cache_salt": request.cache_salt,
     }
+    if request.conversation is not None:
+        optional["metadata"] = {"conversation_id": request.conversation}
+        optional["user"] = request.tenant
     fields |= {name: value for name, value in optional.items() if value is not None}
     if sampling.top_logprobs is not None and target.api == "chat":
         fields |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
@@ -268,6 +276,11 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     if request.stream:
         fields["stream_options"] = {"include_usage": True}
     return fields
+
+
+def _own_headers(request: Request) -> dict[str, str] | None:
+    """What one request adds to the headers of its lane."""
+    return None if request.client_id is None else {"X-Request-Id": request.client_id}
 
 
 def _headers(target: Target) -> dict[str, str]:

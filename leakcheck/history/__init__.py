@@ -4,7 +4,7 @@ Tables are pandas frames, made when they are first asked for and to be read only
 
 `requests`: one row a planned request: id scenario window phase start_offset_s arm tenant role ask
 worker lane cell partner shared_tokens twin replays has_passphrase has_ticket outcome. `outcome` is
-the final one: `ok`, `failed`, `unknown`, or `unsent`.
+the final one: `ok`, `failed`, `aborted` (as planned), `unknown`, or `unsent`.
 
 `observations`: one row an attempt: request_id scenario attempt outcome worker lane start_ns
 first_chunk_ns end_ns content finish_reason prompt_tokens completion_tokens cached_tokens status
@@ -19,10 +19,12 @@ count as company: nobody knows that they ran.
 `matches`: the fields of records.Match, and the recipient's scenario and window, and `observation`,
 the row of `observations` that shows it.
 
-`windows`: one row a window: scenario window arm replay requests answered peak overlapping trial.
-`overlapping`: at least two answered requests ran at the same time; a `trial` is such a window of
-the planted arm that is no replay and had a passphrase in the target: one that was sent, and not
-only refused, before a request with another payload was answered.
+`windows`: one row a window: scenario window arm replay requests answered peak overlapping alone
+trial. `overlapping`: at least two answered requests ran at the same time. `alone`: the plan sends
+its requests one at a time, each in a phase of its own. A `trial` is a window of either kind, of the
+planted arm and no replay, that had a passphrase in the target: one that was sent, and not only
+refused, before a request with another payload was answered. (Of requests sent one at a time, the
+one answered then began after the other was over: what can leak is what that one left behind.)
 """
 
 from __future__ import annotations

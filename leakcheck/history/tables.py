@@ -107,9 +107,9 @@ class Run:
         table["has_passphrase"] = [r.passphrase is not None for r in all_requests]
         table["has_ticket"] = [r.ticket is not None for r in all_requests]
         rank = np.zeros(len(all_requests), np.int64)
-        order = {"failed": 1, "unknown": 2, "ok": 3}
+        order = {"failed": 1, "aborted": 2, "unknown": 3, "ok": 4}
         np.maximum.at(rank, self.sent, [order[o.outcome] for o in self.seen])
-        table["outcome"] = np.array(["unsent", "failed", "unknown", "ok"], object)[rank]
+        table["outcome"] = np.array(["unsent", *order], object)[rank]
         return table
 
     @cached_property
@@ -169,11 +169,13 @@ class Run:
             answered=("start_ns", "count"),
             peak=("peak", "max"),
             overlapping=("together", "any"),
+            phases=("phase", "nunique"),
         )
         result["peak"] = result["peak"].fillna(0).astype(int)
+        result["alone"] = result.pop("phases") == result["requests"]
         held = result.set_index(["scenario", "window"]).index.isin(self._held)
         planted = (result["arm"] == "planted") & ~result["replay"]
-        result["trial"] = planted & result["overlapping"] & held
+        result["trial"] = planted & (result["overlapping"] | result["alone"]) & held
         return result
 
     @cached_property

@@ -112,7 +112,8 @@ class Verdict:
     """The judgement on one scenario.
 
     `leak_rate` counts trials with a leak over trials: windows of the planted arm in which a
-    passphrase was inside the target while others were answered, and answered requests overlapped.
+    passphrase was inside the target while others were answered, and answered requests overlapped
+    (or the plan sends the requests of the window one at a time).
     Leaks anywhere else (control windows, replays) make the status `leak` and are not in the rate.
     `bound` is what a clean verdict certifies: min(1, upper / (echo x asked)), of its one-sided 95 %
     upper bound, the lower bound of the echo rate, and the share of answered recipients that were

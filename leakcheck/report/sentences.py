@@ -14,6 +14,8 @@ from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
 from leakcheck.report.untrusted import clipped, cut
 
 _NAME = 60
+ENDED = ("ok", "failed", "aborted", "unknown", "unsent")
+"""How a request can end, in the order in which a report counts them."""
 SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
 
 MEANING: dict[Status, str] = {
@@ -157,7 +159,7 @@ def duration(seconds: float) -> str:
 def outcomes(report: Report) -> str:
     """How the requests ended: "1600 requests: 1598 ok, 2 unknown; 3 replays"."""
     counted = dict(report.requests)
-    ended = {name: counted.pop(name, 0) for name in ("ok", "failed", "unknown", "unsent")}
+    ended = {name: counted.pop(name, 0) for name in ENDED}
     total = counted.pop("planned", sum(ended.values()))
     if counted.get("attempts") == total:
         del counted["attempts"]

@@ -54,7 +54,8 @@ class Lane:
     """Sends one request at a time and journals what happens.
 
     Retries are planned, counted and visible: only after 429, or 503 with Retry-After, which
-    certainly generated nothing; each attempt has its own invocation and observation.
+    certainly generated nothing; each attempt has its own invocation and observation. Where the
+    plan says so it hangs up: the backend closes the connection, and nothing is tried again.
     """
 
     def __init__(
@@ -98,13 +99,14 @@ class Lane:
         return observation
 
     async def _receive(self, job: Job, reply: _Reply) -> None:
+        planned = asyncio.timeout(job.request.abort_after_s)
         try:
             async with (
                 asyncio.timeout(job.timeout_s),
+                planned,
                 _closed(self._backend.stream(job.request)) as stream,
             ):
-                await self._collect(stream, reply)
-            reply.outcome = "ok"
+                reply.outcome = await self._collect(stream, reply, job.request.abort_after_chunks)
         except Refused as refused:
             reply.outcome = "failed"
             reply.status, reply.retry_after_s = refused.status, refused.retry_after_s
@@ -114,21 +116,31 @@ class Lane:
         except Broken as broken:
             reply.status, reply.error = broken.status, broken.message
         except TimeoutError:
+            if planned.expired():
+                reply.outcome = "aborted"
+                return
             reply.error = f"no whole answer within {job.timeout_s:g} s"
         except asyncio.CancelledError:
             reply.error = "the run was stopped before the answer was complete"
         except Exception as error:  # noqa: BLE001 - a backend may raise anything
             reply.error = f"the backend failed with {type(error).__name__}: {error}"
 
-    async def _collect(self, stream: AsyncIterator[Chunk], reply: _Reply) -> None:
-        characters = 0
+    async def _collect(
+        self, stream: AsyncIterator[Chunk], reply: _Reply, abort_after_chunks: int | None
+    ) -> Outcome:
+        """Take in a stream; `aborted` once that many pieces of a longer answer have come."""
+        characters = pieces = 0
         async for chunk in stream:
             if chunk.text and reply.first_chunk_ns is None:
                 reply.first_chunk_ns = time.monotonic_ns()
             reply.chunks.append(chunk)
             characters += len(chunk.text)
+            pieces += bool(chunk.text)
             if characters > self._longest:
                 raise Broken(f"the answer is longer than {self._longest} characters")
+            if chunk.text and chunk.finish_reason is None and pieces == abort_after_chunks:
+                return "aborted"
+        return "ok"
 
     def _observation(self, request_id: str, attempt: int, reply: _Reply) -> Observation:
         end_ns = time.monotonic_ns()

@@ -62,19 +62,20 @@ class Counts:
     """Final outcomes of one step's requests so far.
 
     `unreached` of the failed ones found nobody to connect to; `last_error` is that of the latest
-    one that was not ok.
+    one that had one: neither a whole answer nor a planned abort has.
     """
 
     ok: int = 0
     failed: int = 0
     unknown: int = 0
+    aborted: int = 0
     unreached: int = 0
     last_error: str = ""
 
     @property
     def over(self) -> int:
         """Requests with a final observation."""
-        return self.ok + self.failed + self.unknown
+        return self.ok + self.failed + self.unknown + self.aborted
 
     def add(self, observation: Observation) -> None:
         """Count the last observation of one request."""
@@ -83,6 +84,8 @@ class Counts:
         elif observation.outcome == "failed":
             self.failed += 1
             self.unreached += observation.status is None
+        elif observation.outcome == "aborted":
+            self.aborted += 1
         else:
             self.unknown += 1
         self.last_error = observation.error or self.last_error

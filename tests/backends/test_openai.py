@@ -196,6 +196,31 @@ def test_every_sampling_parameter_is_sent():
     assert body["stream_options"] == {"include_usage": True}
 
 
+def test_a_bias_of_tokens_is_an_object_from_id_to_bias():
+    body = openai.body(AIM, request("a", sampling=Sampling(logit_bias=((7, -100.0), (11, 2.5)))))
+    assert body["logit_bias"] == {"7": -100.0, "11": 2.5}
+
+
+def test_a_conversation_is_sent_with_whose_it_is():
+    body = openai.body(AIM, request("a", conversation="17", tenant="t03"))
+    assert (body["metadata"], body["user"]) == ({"conversation_id": "17"}, "t03")
+    assert not {"metadata", "user"} & set(openai.body(AIM, request("a", tenant="t03")))
+
+
+@pytest.mark.parametrize("client_id", ["same-for-two", None])
+def test_a_client_id_is_the_header_of_its_own_request_only(hostile, tmp_path, client_id):
+    (seen,) = observe(tmp_path, target(hostile, "headers"), request("a", client_id=client_id))
+    assert json.loads(text(seen)).get("x-request-id") == client_id
+
+
+def test_system_messages_are_sent_as_such():
+    messages = (Message(role="system", content="one"), Message(role="user", content="two"))
+    assert openai.body(AIM, request("a", messages=messages))["messages"] == [
+        {"role": "system", "content": "one"},
+        {"role": "user", "content": "two"},
+    ]
+
+
 def test_completions_get_the_messages_as_prompt():
     messages = (Message(role="system", content="one"), Message(role="user", content="two"))
     aim = Target(base_url="http://h/v1", model="m", api="completions")
