@@ -90,6 +90,17 @@ def fisher_one_sided(events: int, trials: int, other_events: int, other_trials: 
     return min(1.0, float(tail))
 
 
+def sign_one_sided(ups: int, downs: int) -> float:
+    """The chance of at least `ups` ups among `ups` + `downs` signs if either way is as likely.
+
+    The exact sign test, one-sided: Binomial(ups + downs, 1/2). 1.0 without signs. Raises ValueError
+    for a negative count.
+    """
+    if min(ups, downs) < 0:
+        raise ValueError(f"{ups} ups and {downs} downs; counts are not negative")
+    return min(1.0, float(stats.binom.sf(ups - 1, ups + downs, 0.5)))
+
+
 def _require_counts(events: int, trials: int) -> None:
     if not 0 <= events <= trials:
         raise ValueError(f"{events} events of {trials} trials; events must be between 0 and trials")

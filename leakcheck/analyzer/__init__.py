@@ -43,6 +43,14 @@ _ECHO_HINT = (
     " (longer answers, --max-tokens 48, another wording, --api completions, or words that this "
     "model repeats, leakcheck words, may raise it)"
 )
+_CACHE_HIT = "foreign-cache-hit"
+_CORRUPTION = {
+    "lost-answer": "answers lose their own ticket in company and keep it alone, confirmed by "
+    "replay of {number} of them",
+    "changed-answer": "the same requests keep their ticket under one condition and lose it under "
+    "another, over more windows than chance allows",
+    "foreign-parameters": "sampling parameters of other requests shape answers",
+}
 _FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
 
 
@@ -195,13 +203,17 @@ def _weight(finding: Finding) -> tuple[int, int, str]:
 
 def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
     """Status and reasons: what was found, then what was broken, then what was not tested."""
-    leaks, corruptions = case.having("leak"), case.having("corruption")
+    corruptions, errors = case.having("corruption"), case.having("error")
     doubts = _doubts(case)
-    if leaks and not doubts:
+    leaks = [f for f in case.having("leak") if not doubts or f.anomaly == _CACHE_HIT]
+    if leaks:
         return "leak", _leak_reasons(case, leaks)
     if corruptions:
         return "corruption", _corruption_reasons(corruptions)
     broken = _broken(case.history)
+    if errors:
+        also = () if broken is None or broken[0] != "error" else (broken[1],)
+        return "error", (*(f.explanation for f in errors), *also)
     if broken is not None and broken[0] == "error":
         return "error", (broken[1],)
     missing = [*doubts]
@@ -223,7 +235,7 @@ def _doubts(case: _Case) -> list[str]:
     """Why the foreign phrases of this run, or their absence, would prove nothing."""
     doubts = []
     unsent = sum(f.anomaly == "withheld-passphrase" for f in case.findings)
-    leaks = len(case.having("leak"))
+    leaks = sum(f.anomaly != _CACHE_HIT for f in case.having("leak"))
     so = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
     if unsent:
         doubts.append(
@@ -251,18 +263,24 @@ def _leak_reasons(case: _Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
         what = "a replay that was" if replayed == 1 else f"{replayed} replays that were"
         places.append(f"in {what} sent to confirm a suspicion")
     answers = f"{len(shown)} {'answer shows' if len(shown) == 1 else 'answers show'}"
+    what = "passphrase or ticket"
+    if all(finding.anomaly == _CACHE_HIT for finding in leaks):
+        what = "text in the cache, by the count of cached tokens"
     return (
-        f"{answers} somebody else's passphrase or ticket, {' and '.join(places)}",
+        f"{answers} somebody else's {what}, {' and '.join(places)}",
         leaks[0].explanation,
     )
 
 
 def _corruption_reasons(corruptions: Sequence[Finding]) -> tuple[str, ...]:
-    what = (
-        "answers lose their own ticket in company and keep it alone, confirmed by replay of "
-        f"{len(corruptions)} of them"
-    )
-    return what, corruptions[0].explanation
+    """A sentence for each kind, and the first finding of it."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in corruptions:
+        kinds.setdefault(finding.anomaly, []).append(finding)
+    reasons = []
+    for anomaly, findings in kinds.items():
+        reasons += [_CORRUPTION[anomaly].format(number=len(findings)), findings[0].explanation]
+    return tuple(reasons)
 
 
 def _broken(history: History) -> tuple[Status, str] | None:

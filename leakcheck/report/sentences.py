@@ -19,13 +19,13 @@ ENDED = ("ok", "failed", "aborted", "unknown", "unsent")
 SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
 
 MEANING: dict[Status, str] = {
-    "leak": "somebody else's content stood in an answer",
+    "leak": "somebody else's content stood in an answer, or could be told from it",
     "corruption": "an answer changed with its neighbours beyond the noise floor, confirmed by "
-    "replay, without showing anybody's content",
+    "replay or over windows, without showing anybody's content",
     "clean": "nobody's content stood in another answer, over enough windows and with the tested "
     "condition shown to have occurred",
     "inconclusive": "too little was seen to say clean or leak",
-    "error": "the target or the harness failed, so nothing was judged",
+    "error": "the target or the harness failed, so isolation was not judged",
 }
 
 
@@ -128,7 +128,7 @@ def ranked(report: Report) -> list[Finding]:
 
 
 def grave(report: Report) -> list[Finding]:
-    """The findings that make a verdict: leaks and corruption, no notes."""
+    """The findings that make a verdict: leaks, corruption and errors, no notes."""
     return [finding for finding in ranked(report) if finding.severity != "note"]
 
 
@@ -220,7 +220,10 @@ def _leak(report: Report) -> str:
     places = _joined(_place(verdict) for verdict in _of_status(report, "leak"))
     leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
     first = f", first {_from_to(leaks[0])}" if leaks else ""
-    return f"in {places or 'this run'} somebody else's content stood in an answer{first}"
+    what = "somebody else's content stood in an answer"
+    if leaks and all(finding.anomaly == "foreign-cache-hit" for finding in leaks):
+        what = "a stranger could see that somebody else had sent a text"
+    return f"in {places or 'this run'} {what}{first}"
 
 
 def _from_to(finding: Finding) -> str:
@@ -243,13 +246,22 @@ def _place(verdict: Verdict) -> str:
 
 
 def _corruption(report: Report) -> str:
-    parts = []
+    parts, kinds = [], set()
     for verdict in _of_status(report, "corruption"):
-        found = sum(finding.severity == "corruption" for finding in verdict.findings)
+        found = [finding for finding in verdict.findings if finding.severity == "corruption"]
+        kinds |= {finding.anomaly for finding in found}
         least = "at least " if verdict.findings_total > len(verdict.findings) else ""
-        parts.append(f"{least}{found} {'answer' if found == 1 else 'answers'} of {_name(verdict)}")
-    changed = _joined(parts) or "answers"
-    return f"{changed} changed in company, confirmed by replay, with nobody's content shown"
+        if {finding.anomaly for finding in found} <= {"lost-answer"}:
+            what = f"{least}{len(found)} {'answer' if len(found) == 1 else 'answers'}"
+        else:
+            what = "answers"
+        parts.append(f"{what} of {_name(verdict)}")
+    how = "changed in company, confirmed by replay"
+    if kinds == {"foreign-parameters"}:
+        how = "were shaped by the parameters of other requests, over windows"
+    elif not kinds <= {"lost-answer"}:
+        how = "changed with what was sent beside or before them, over windows"
+    return f"{_joined(parts) or 'answers'} {how}, with nobody's content shown"
 
 
 def _clean(report: Report) -> str:

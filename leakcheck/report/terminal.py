@@ -128,7 +128,7 @@ def _findings(report: Report) -> Iterator[_Line]:
 
 
 def _finding(number: int, finding: Finding) -> Iterator[_Line]:
-    style = _COLOURS["leak" if finding.severity == "leak" else "corruption"]
+    style = _COLOURS["corruption" if finding.severity == "note" else finding.severity]
     name = visible(clipped(finding.scenario, _NAME))
     text = Text(f"{number}. ").append(_shown(sentences.direction(finding)), "bold")
     text.append(f"  {_shown(finding.anomaly)}", style)

@@ -1,0 +1,352 @@
+"""What one answer shows of sampling parameters: its own, and those of others. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leakcheck.checks import paired
+from leakcheck.history import ANSWER_FIELDS, History
+from leakcheck.records import Observation, Request
+
+RUN = 3
+"""So many times in a row makes a token that nobody would repeat a signature of its bias."""
+_OWN_RUN = 4
+"""So often a biased request has to repeat its token, and nothing else, to have obeyed."""
+_PERIOD = re.compile(rf"(.{{1,40}}?)\1{{{_OWN_RUN - 1},}}", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """One comparison in one window. `direction` 1: parameters of others show; -1: they show under
+    the condition that is compared with; 0: neither, or both. `recipient` and `source` are ids,
+    `at` the place in the recipient's answer that shows it, `what` ends its sentence.
+    """
+
+    window: int
+    direction: int
+    recipient: str
+    what: str
+    source: str | None = None
+    at: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Names of the conditions in the traffic."""
+
+    alone: str
+    plain: str
+    seeded: str
+    mixed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answered request."""
+
+    request: Request
+    seen: Observation
+    text: str
+
+    @property
+    def written(self) -> int | None:
+        """Tokens of the answer as the target counts them."""
+        return None if self.seen.usage is None else self.seen.usage.completion_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """The answered requests of one window, by cell, in the order of the plan."""
+
+    window: int
+    cells: dict[str, list[Answer]] = field(default_factory=dict)
+
+    def of(self, cell: str) -> list[Answer]:
+        """Those of one cell."""
+        return self.cells.get(cell, [])
+
+    def twins(self, cell: str, request: Request) -> list[Answer]:
+        """Those of one cell with the payload of this request, itself left out."""
+        mine = request.twin or request.id
+        return [
+            each
+            for each in self.of(cell)
+            if (each.request.twin or each.request.id) == mine and each.request.id != request.id
+        ]
+
+
+def told(history: History) -> list[Told]:
+    """Every window with what was answered in it; replays are left out."""
+    requests = history.requests
+    wanted = requests[requests["replays"].isna() & (requests["outcome"] == "ok")]
+    windows: dict[int, Told] = {}
+    rows: list[Any] = list(wanted.itertuples())
+    for row in rows:
+        request, seen = history.by_id(row.id), history.answer(row.id)
+        if seen is None:
+            continue
+        window = windows.setdefault(int(row.window), Told(window=int(row.window)))
+        answer = Answer(request=request, seen=seen, text=_text(history, request.id, seen))
+        window.cells.setdefault(request.cell, []).append(answer)
+    return [windows[number] for number in sorted(windows)]
+
+
+def _text(history: History, request_id: str, seen: Observation) -> str:
+    fields = dict.fromkeys(c.field for c in seen.chunks if ANSWER_FIELDS.fullmatch(c.field))
+    return "\n".join(history.text(request_id, name) for name in fields)
+
+
+# --- greedy beside hot ---------------------------------------------------------------------------
+
+
+def greedy(history: History, compared: Sequence[paired.Pair]) -> Iterator[Sign]:
+    """Greedy requests that keep their ticket among greedy ones and lose it among hot ones."""
+    for pair in compared:
+        if history.by_id(pair.treated).sampling.temperature == 0:
+            yield Sign(
+                window=pair.window,
+                direction=pair.reference_kept - pair.treated_kept,
+                recipient=pair.treated,
+                what=(
+                    f"lost its ticket, though greedy, beside requests with other parameters; "
+                    f"{pair.reference}, the same among greedy ones, kept it"
+                ),
+            )
+
+
+# --- stop strings --------------------------------------------------------------------------------
+
+
+def ignored_stops(window: Told, cells: Cells) -> Iterator[Sign]:
+    """Own stop strings that end the answer alone; 1 where the answer in company holds one."""
+    for answer in window.of(cells.mixed):
+        for alone in window.twins(cells.alone, answer.request):
+            for stop in answer.request.sampling.stop:
+                if not _stopped_at(alone, stop):
+                    continue
+                at = answer.text.find(stop)
+                yield Sign(
+                    window=window.window,
+                    direction=int(at >= 0),
+                    recipient=answer.request.id,
+                    at=(max(at, 0), max(at, 0) + len(stop)),
+                    what=f"went on beyond {stop!r}, its own stop string, which ended it alone",
+                )
+
+
+def _stopped_at(answer: Answer, stop: str) -> bool:
+    """Whether the answer was ended by this stop string, as far as can be told: it ended by itself
+    and lacks a text that it was asked to repeat.
+    """
+    asked = any(stop in message.content for message in answer.request.messages)
+    return asked and answer.seen.finish_reason == "stop" and stop not in answer.text
+
+
+def foreign_stops(window: Told, cells: Cells) -> Iterator[Sign]:
+    """Answers that alone go beyond the stop string of another: cut there among greedy requests
+    (-1), or in mixed company (1).
+    """
+    owners = [
+        (stop, owner.request)
+        for owner in window.of(cells.mixed)
+        for stop in owner.request.sampling.stop
+    ]
+    for answer in window.of(cells.mixed):
+        request = answer.request
+        alone, plain = window.twins(cells.alone, request), window.twins(cells.plain, request)
+        if request.sampling.stop or not alone or not plain:
+            continue
+        for stop, owner in owners:
+            at = alone[0].text.find(stop)
+            if at < 0:
+                continue
+            cut = [_cut_at(each.text, alone[0].text, at) for each in (answer, plain[0])]
+            yield Sign(
+                window=window.window,
+                direction=cut[0] - cut[1],
+                recipient=request.id,
+                source=owner.id,
+                at=(len(answer.text), len(answer.text)),
+                what=f"ended where {stop!r} was due, which is the stop string of {owner.id}",
+            )
+
+
+def _cut_at(text: str, whole: str, at: int) -> bool:
+    return text.rstrip() == whole[:at].rstrip()
+
+
+# --- heat and seeds ------------------------------------------------------------------------------
+
+
+def alike(window: Told, cells: Cells) -> Iterator[Sign]:
+    """Two hot requests with one payload and two seeds: the same answer in company (1), alone (-1).
+
+    The same two on both sides: of more, two would be alike more often by chance.
+    """
+    alone = [each for each in window.of(cells.alone) if _hot(each)]
+    for number, first in enumerate(alone):
+        for second in alone[number + 1 :]:
+            if first.request.messages != second.request.messages or _same_seed(first, second):
+                continue
+            one, other = (window.twins(cells.mixed, each.request) for each in (first, second))
+            if not one or not other:
+                continue
+            seeds = first.request.sampling.seed, second.request.sampling.seed
+            yield Sign(
+                window=window.window,
+                direction=_same(one[0], other[0]) - _same(first, second),
+                recipient=other[0].request.id,
+                what=(
+                    f"got word for word the answer of {one[0].request.id}, although both are hot "
+                    f"and their seeds are {seeds[0]} and {seeds[1]}; alone they differ"
+                ),
+            )
+
+
+def reproduced(window: Told, cells: Cells) -> Iterator[Sign]:
+    """A seeded request that comes out as it does alone: among greedy ones but not in mixed company
+    (1), or the other way round (-1). Only where twice alone gave the same, and another seed not.
+    """
+    alone = [each for each in window.of(cells.alone) if _hot(each)]
+    for first in alone:
+        again = window.twins(cells.alone, first.request)
+        others = [
+            each
+            for each in alone
+            if each.request.messages == first.request.messages and not _same_seed(first, each)
+        ]
+        honoured = again and others and _same(first, again[0])
+        if first.request.twin or not honoured or any(_same(first, each) for each in others):
+            continue
+        seeded = window.twins(cells.seeded, first.request)
+        mixed = window.twins(cells.mixed, first.request)
+        if seeded and mixed:
+            yield Sign(
+                window=window.window,
+                direction=_same(first, seeded[0]) - _same(first, mixed[0]),
+                recipient=mixed[0].request.id,
+                what=(
+                    f"was not answered as its seed {first.request.sampling.seed} has it alone and "
+                    f"beside greedy requests ({seeded[0].request.id})"
+                ),
+            )
+
+
+def _hot(answer: Answer) -> bool:
+    return answer.request.sampling.temperature > 0 and answer.request.sampling.seed is not None
+
+
+def _same_seed(first: Answer, second: Answer) -> bool:
+    return first.request.sampling.seed == second.request.sampling.seed
+
+
+def _same(first: Answer, second: Answer) -> bool:
+    return first.text == second.text
+
+
+# --- bias ----------------------------------------------------------------------------------------
+
+
+def said_over_and_over(text: str) -> str | None:
+    """The unit that an answer repeats and says nothing else, as `run` looks for it; else None."""
+    words = text.split()
+    if len(words) >= _OWN_RUN and len(set(words[:-1])) == 1 and words[0].startswith(words[-1]):
+        return words[0]
+    whole = _PERIOD.fullmatch("".join(words))
+    return whole[1] if whole and len(words) == 1 else None
+
+
+def run(unit: str, text: str) -> tuple[int, int] | None:
+    """Where `text` says this unit at least RUN times in a row: character offsets."""
+    found = re.search(rf"(?<!\w){re.escape(unit)}(?:\s*{re.escape(unit)}){{{RUN - 1},}}", text)
+    return None if found is None else found.span()
+
+
+def foreign_biases(windows: Sequence[Told]) -> Iterator[Sign]:
+    """Answers that say over and over what the bias of another makes that one say.
+
+    A bias may stay behind, so its request may lie in an earlier window: the latest is named.
+    """
+    every = [answer for window in windows for cell in window.cells.values() for answer in cell]
+    biased = [
+        (unit, answer)
+        for answer in every
+        if answer.request.sampling.logit_bias and (unit := said_over_and_over(answer.text))
+    ]
+    latest: dict[str, list[Answer]] = {}
+    for unit, answer in biased:
+        latest.setdefault(unit, []).append(answer)
+    for answer in every:
+        if answer.request.sampling.logit_bias:
+            continue
+        yield _foreign_bias(answer, latest)
+
+
+def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
+    request = answer.request
+    for unit, owners in biased.items():
+        at = run(unit, answer.text)
+        earlier = [each for each in owners if each.seen.start_ns < answer.seen.end_ns]
+        asked = any(run(unit, message.content) for message in request.messages)
+        if at is not None and earlier and not asked:
+            owner = max(earlier, key=lambda each: each.seen.start_ns).request
+            return Sign(
+                window=request.window,
+                direction=1,
+                recipient=request.id,
+                source=owner.id,
+                at=at,
+                what=f"says {unit!r} over and over, to which the logit_bias of {owner.id} leads",
+            )
+    return Sign(window=request.window, direction=0, recipient=request.id, what="")
+
+
+def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:
+    """A bias that shows alone; 1 where the same request does not show it in company."""
+    for answer in window.of(cells.mixed):
+        for alone in window.twins(cells.alone, answer.request):
+            unit = said_over_and_over(alone.text)
+            if answer.request.sampling.logit_bias and unit is not None:
+                yield Sign(
+                    window=window.window,
+                    direction=int(run(unit, answer.text) is None),
+                    recipient=answer.request.id,
+                    what=f"does not say {unit!r}, to which its own logit_bias leads it alone",
+                )
+
+
+# --- length --------------------------------------------------------------------------------------
+
+
+def lengths(window: Told, cells: Cells) -> Iterator[Sign]:
+    """max_tokens that is obeyed alone; 1 where the answer in company is longer, or was ended as too
+    long before it was, where alone it goes further.
+    """
+    company = window.of(cells.mixed)
+    for answer in company:
+        most, written = answer.request.sampling.max_tokens, answer.written
+        alone = window.twins(cells.alone, answer.request)
+        if written is None or not alone or not (0 < (alone[0].written or 0) <= most):
+            continue
+        short = answer.seen.finish_reason == "length" and written < most
+        short = short and written < (alone[0].written or 0)
+        other = next(
+            (
+                each.request
+                for each in company
+                if short and each.request.sampling.max_tokens == written
+            ),
+            None,
+        )
+        whose = "" if other is None else f", which is what {other.id} may write"
+        yield Sign(
+            window=window.window,
+            direction=int(short or written > most),
+            recipient=answer.request.id,
+            source=None if other is None else other.id,
+            at=(len(answer.text), len(answer.text)),
+            what=f"has {written} tokens and its max_tokens are {most}{whose}; alone it obeyed",
+        )
