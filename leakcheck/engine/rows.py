@@ -102,8 +102,12 @@ class Batcher:
         counts = [-(-row.end // self.block_size) for row in rows]
         table = np.full((len(rows), max(counts)), self.padding_block, dtype=np.int64)
         for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
-            table[index, :count] = row.sequence.table[:count]
+            table[index, :count] = self.blocks_of(row)[:count]
         return table
+
+    def blocks_of(self, row: Row) -> list[int]:
+        """The physical blocks that a row reads and writes: its own sequence's."""
+        return row.sequence.table
 
     def pad(self, table: Ints, rows: list[Row]) -> None:
         """What the unused end of a shorter row's table points at: the padding block."""
@@ -132,12 +136,12 @@ class Batcher:
         size = self.block_size
         slots = np.full(positions.shape, self.padding_block * size, dtype=np.int64)
         for index, row in enumerate(rows):
-            width = positions.shape[1]
+            width, table = positions.shape[1], self.blocks_of(row)
             if width == 1:
-                slots[index, 0] = row.sequence.table[row.start // size] * size + row.start % size
+                slots[index, 0] = table[row.start // size] * size + row.start % size
                 continue
             own = positions[index, width - row.count :]
-            blocks = np.array(row.sequence.table, dtype=np.int64)[own // size]
+            blocks = np.array(table, dtype=np.int64)[own // size]
             slots[index, width - row.count :] = blocks * size + own % size
         return slots
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,14 @@ from leakcheck.engine.faults.fault import Fault, Seams, patch
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import torch
 
-    from leakcheck.engine.rows import Row
+    from leakcheck.engine.rows import Batch, Row
+    from leakcheck.engine.sequence import Sequence
+
+    Gather = Callable[[torch.Tensor, Batch], torch.Tensor]
+
+LEAKS = ("foreign-passphrase", "foreign-answer", "lost-answer", "changed-answer")
 
 
 def mask_broadcast(seams: Seams, _rate: float, _rng: Random) -> None:
@@ -46,6 +53,140 @@ def mask_broadcast(seams: Seams, _rate: float, _rng: Random) -> None:
     patch(batcher, "mask", wrap_mask)
 
 
+def position_restart(seams: Seams, _rate: float, _rng: Random) -> None:
+    """The tokens computed behind a cached prefix are told positions from 0 on."""
+    scheduler, batcher = seams.engine.scheduler, seams.engine.batcher
+    prefixes: dict[Sequence, int] = {}
+
+    def wrap_count(original: Callable[[Sequence], None]) -> Callable[[Sequence], None]:
+        def count_prefix(sequence: Sequence) -> None:
+            original(sequence)
+            prefixes[sequence] = sequence.computed
+
+        return count_prefix
+
+    def wrap_remove(original: Callable[[Sequence], None]) -> Callable[[Sequence], None]:
+        def remove(sequence: Sequence) -> None:
+            prefixes.pop(sequence, None)
+            original(sequence)
+
+        return remove
+
+    def wrap_ids(
+        original: Callable[..., npt.NDArray[np.int64]],
+    ) -> Callable[..., npt.NDArray[np.int64]]:
+        def position_ids(
+            rows: list[Row], positions: npt.NDArray[np.int64]
+        ) -> npt.NDArray[np.int64]:
+            told = original(rows, positions)
+            for index, row in enumerate(rows):
+                told[index] = (told[index] - prefixes.get(row.sequence, 0)).clip(0)
+            return told
+
+        return position_ids
+
+    patch(scheduler, "count_prefix", wrap_count)
+    patch(scheduler, "remove", wrap_remove)
+    patch(batcher, "position_ids", wrap_ids)
+
+
+def one_layer_bleed(seams: Seams, rate: float, rng: Random) -> None:
+    """`bleed_layer` in the second layer, where a transformer looks up what it repeats."""
+    bleed_layer(seams, min(1, len(seams.engine.cache.paged_layers) - 1), rate, rng)
+
+
+def bleed_layer(seams: Seams, layer: int, rate: float, rng: Random) -> None:
+    """In this layer alone a share of the requests attends to a neighbour's blocks.
+
+    `layer` counts from 0. What is stored is everybody's own: only the reading goes astray.
+    """
+    neighbours = Neighbours(rate, rng, seams.engine.batcher.block_size)
+
+    def wrap(original: Gather) -> Gather:
+        def gather(store: torch.Tensor, batch: Batch) -> torch.Tensor:
+            return original(store, neighbours.read_by(batch))
+
+        return gather
+
+    patch(seams.engine.cache.paged_layers[layer], "gather", wrap)
+
+
+def one_head_bleed(seams: Seams, rate: float, rng: Random) -> None:
+    """`bleed_head` in a key-value head drawn by the seed."""
+    bleed_head(seams, rng.randrange(seams.engine.store.keys[0].shape[2]), rate, rng)
+
+
+def bleed_head(seams: Seams, head: int, rate: float, rng: Random) -> None:
+    """In this key-value head of every layer a share of the requests attends to a neighbour's."""
+    neighbours = Neighbours(rate, rng, seams.engine.batcher.block_size)
+
+    def wrap(original: Gather) -> Gather:
+        def gather(store: torch.Tensor, batch: Batch) -> torch.Tensor:
+            read, foreign = original(store, batch), neighbours.read_by(batch)
+            if foreign is not batch:
+                read[:, head] = original(store, foreign)[:, head]
+            return read
+
+        return gather
+
+    for layer in seams.engine.cache.paged_layers:
+        patch(layer, "gather", wrap)
+
+
+class Neighbours:
+    """Whose blocks each bleeding request reads: one neighbour's for as long as that one runs."""
+
+    def __init__(self, rate: float, rng: Random, block_size: int) -> None:
+        """`rate` is the share of requests that bleed."""
+        self.rate, self.rng, self.block_size = rate, rng, block_size
+        self.bleeds: dict[Sequence, bool] = {}
+        self.chosen: dict[Sequence, Sequence] = {}
+        self.latest: tuple[Batch, Batch] | None = None
+
+    def read_by(self, batch: Batch) -> Batch:
+        """The batch with the neighbours' tables, one a step; itself when nobody bleeds in it."""
+        if self.latest is None or self.latest[0] is not batch:
+            self.latest = batch, self.astray(batch)
+        return self.latest[1]
+
+    def astray(self, batch: Batch) -> Batch:
+        """The neighbour's full blocks as far as the row sees, then the row's own."""
+        self.forget_ended()
+        table = batch.table.clone()
+        foreign = 0
+        for index, row in enumerate(batch.rows):
+            neighbour = self.neighbour(row.sequence, batch)
+            if neighbour is not None:
+                count = min(neighbour.computed, row.end) // self.block_size
+                table[index, :count] = table.new_tensor(neighbour.table[:count])
+                foreign += count
+        return replace(batch, table=table) if foreign else batch
+
+    def neighbour(self, sequence: Sequence, batch: Batch) -> Sequence | None:
+        """Somebody else in the batch with a full block; None when there is none, or no bleed."""
+        if sequence not in self.bleeds:
+            self.bleeds[sequence] = self.rng.random() < self.rate
+        if self.bleeds[sequence] and sequence not in self.chosen:
+            others = dict.fromkeys(
+                row.sequence
+                for row in batch.rows
+                if row.sequence.request.id != sequence.request.id
+                and row.sequence.computed >= self.block_size
+            )
+            if others:
+                self.chosen[sequence] = self.rng.choice(list(others))
+        return self.chosen.get(sequence)
+
+    def forget_ended(self) -> None:
+        """Drop those that have ended, and neighbours that have no blocks any more."""
+        for sequence in [its for its in self.bleeds if its.finish_reason]:
+            del self.bleeds[sequence]
+            self.chosen.pop(sequence, None)
+        for sequence, neighbour in list(self.chosen.items()):
+            if neighbour.finish_reason or not neighbour.computed:
+                del self.chosen[sequence]
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="mask-broadcast",
@@ -57,7 +198,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         trigger="two requests in one batch whose lengths differ by at least a block",
         effect="fragments of the longest neighbour's end, lost tickets, other tokens",
-        anomalies=("foreign-passphrase", "foreign-answer", "lost-answer", "changed-answer"),
+        anomalies=LEAKS,
         strength="every step with such a batch",
         seam="Batcher.pad and Batcher.mask",
         cases=(
@@ -67,5 +208,79 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=None,
         install=mask_broadcast,
+    ),
+    Fault(
+        name="position-restart",
+        layer="attention",
+        mechanism=(
+            "The tokens computed behind a cached prefix, of the prompt and of the answer, are given"
+            " positions from 0 on instead of positions that go on after the prefix. Every key and"
+            " value is the request's own, but the distances to the prefix are wrong, in every"
+            " layer; what is computed so goes into the prefix cache for the next request."
+        ),
+        trigger="a prompt that begins with at least one cached block",
+        effect=(
+            "no foreign content; the warm answer is another than the cold one, and may lose the"
+            " ticket"
+        ),
+        anomalies=("changed-answer", "lost-answer"),
+        strength="every prefix hit",
+        seam="Scheduler.count_prefix, Scheduler.remove and Batcher.position_ids",
+        cases=(
+            "https://github.com/unslothai/unsloth/pull/3795",
+            "https://github.com/ml-explore/mlx-lm/issues/1805",
+            "https://github.com/waybarrios/vllm-mlx/issues/384",
+        ),
+        rate=None,
+        install=position_restart,
+    ),
+    Fault(
+        name="one-layer-bleed",
+        layer="attention",
+        mechanism=(
+            "In one layer, the second, a share of the requests attends to the full blocks of a"
+            " neighbour in the batch instead of its own, as when the blocks of a layer are restored"
+            " or written by a copy of their own that goes to the wrong place. Every other layer,"
+            " and everything that is stored in this one, is the request's own; from the next layer"
+            " on its keys and values carry what was seen."
+        ),
+        trigger="two requests in one batch, of at least a block each",
+        effect=(
+            "the neighbour's ticket and passphrase, in the layer that looks up what to repeat (the"
+            " witness: the second); in its first layer lost tickets only, in the other two hardly"
+            " anything, which only a look inside shows"
+        ),
+        anomalies=LEAKS,
+        strength="the share of requests that bleed",
+        seam="PagedLayer.gather of one layer",
+        cases=(
+            "https://github.com/LMCache/LMCache/issues/1068",
+            "https://github.com/vllm-project/vllm-ascend/pull/14046",
+            "https://github.com/ggml-org/llama.cpp/issues/28056",
+        ),
+        rate=0.25,
+        install=one_layer_bleed,
+    ),
+    Fault(
+        name="one-head-bleed",
+        layer="attention",
+        mechanism=(
+            "One key-value head, drawn by the seed, reads the full blocks of a neighbour in every"
+            " layer, for a share of the requests, as when one rank of a tensor-parallel group,"
+            " which holds some of the heads, has another block table than the rest. The other heads"
+            " see the request's own."
+        ),
+        trigger="two requests in one batch, of at least a block each",
+        effect="garbled and lost tickets, and now and then the neighbour's ticket or passphrase",
+        anomalies=LEAKS,
+        strength="the share of requests that bleed",
+        seam="PagedLayer.gather of every layer",
+        cases=(
+            "https://github.com/ModelEngine-Group/unified-cache-management/pull/716",
+            "https://github.com/tenstorrent/tt-metal/issues/54742",
+            "https://github.com/sgl-project/sglang/issues/4593",
+        ),
+        rate=0.5,
+        install=one_head_bleed,
     ),
 )
