@@ -1,0 +1,213 @@
+"""What a target says about its answers must fit who sent what: ids, and tokens found in a cache.
+
+A `cache_salt` is a promise that a cached prefix serves only those who know the salt. Where `usage`
+counts more cached tokens than the template and what anybody with the same salt had sent before, and
+only requests with another salt began with that text, a stranger can see, from usage or from the
+time to the first token, that somebody else sent this very text: `foreign-cache-hit`, a leak. The
+plan says who sent what, so one such answer is proof.
+
+Two answers with one id (`duplicate-id`) are a note: whoever keeps answers by their ids mixes them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from leakcheck.checks import excerpt, who
+from leakcheck.history import History
+from leakcheck.records import CheckResult, Finding, Request
+
+CHECK = "metadata"
+TITLE = "Cached tokens of requests with a salt"
+COLUMNS = ("cell", "answers", "with cached tokens", "with tokens of another salt alone")
+USUAL_BLOCK = 16
+"""Tokens of a cache block where the target's own size is not known."""
+_PIECES = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A request that was sent, its text, when its first attempt began and its last one ended."""
+
+    request: Request
+    text: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hit:
+    """An answer with more cached tokens than its own side ever sent: `cached` tokens, of which the
+    template and requests with its salt explain at most `own`. `shared` is what `source` sent too.
+    """
+
+    recipient: _Sent
+    source: _Sent
+    cached: int
+    own: int
+    shared: str
+
+
+def check(history: History) -> CheckResult:
+    """Findings for foreign cache hits and for ids that came more than once."""
+    sent = _sent(history)
+    hits = list(_foreign_hits(history, sent))
+    reports = any(_cached(history, each.request.id) is not None for each in sent)
+    salted = [each for each in sent if each.request.cache_salt is not None]
+    notes = []
+    if salted and not reports:
+        notes.append("the target does not report cached tokens: salts were not tested")
+    return CheckResult(
+        check=CHECK,
+        findings=(*(_leak(history, hit) for hit in hits), *_duplicates(history)),
+        notes=tuple(notes),
+        tables={TITLE: (COLUMNS, *_rows(history, salted, hits))} if salted and reports else {},
+    )
+
+
+def _sent(history: History) -> list[_Sent]:
+    seen = history.observations.groupby("request_id").agg({"start_ns": "min", "end_ns": "max"})
+    rows: list[Any] = list(seen.itertuples())
+    found = []
+    for row in rows:
+        request = history.by_id(row.Index)
+        found.append(
+            _Sent(
+                request=request,
+                text="\n".join(each.content for each in request.messages),
+                start_ns=int(row.start_ns),
+                end_ns=int(row.end_ns),
+            )
+        )
+    return found
+
+
+def _cached(history: History, request_id: str) -> int | None:
+    answer = history.answer(request_id)
+    if answer is None or answer.outcome != "ok" or answer.usage is None:
+        return None
+    if answer.attempt > 1:  # what an attempt before it left in the cache is its own
+        return None
+    return answer.usage.cached_tokens
+
+
+def _foreign_hits(history: History, sent: list[_Sent]) -> Iterator[_Hit]:
+    facts = history.provenance.facts
+    block = facts.block_tokens or USUAL_BLOCK
+    per_piece = max(1.0, facts.tokens_per_word)
+
+    def most(text: str) -> float:
+        return facts.overhead_tokens + per_piece * len(_PIECES.findall(text))
+
+    public = math.ceil((facts.overhead_tokens + 1) / block) * block
+    for mine in sent:
+        cached, salt = _cached(history, mine.request.id), mine.request.cache_salt
+        if salt is None or cached is None or cached <= public:
+            continue
+        own, theirs, source = "", "", None
+        for other in sent:
+            if other is mine or other.start_ns >= mine.end_ns:
+                continue
+            same = other.request.cache_salt == salt
+            begun = _common(mine.text, other.text, at_least=len(own if same else theirs))
+            if same:
+                own = begun if len(begun) > len(own) else own
+            elif len(begun) > len(theirs):
+                theirs, source = begun, other
+        floor = math.ceil(most(own) / block) * block
+        if source is not None and floor < cached <= most(theirs) + block:
+            yield _Hit(
+                recipient=mine, source=source, cached=cached, own=max(floor, public), shared=theirs
+            )
+
+
+def _common(one: str, other: str, *, at_least: int) -> str:
+    """The common beginning, if it is longer than `at_least` characters; else nothing."""
+    if not other.startswith(one[: at_least + 1]):
+        return ""
+    low, high = at_least, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return one[:low]
+
+
+def _rows(history: History, salted: list[_Sent], hits: list[_Hit]) -> list[tuple[Any, ...]]:
+    foreign = {hit.recipient.request.id for hit in hits}
+    cells: dict[str, list[int]] = {}
+    for each in salted:
+        cached = _cached(history, each.request.id)
+        if cached is not None:
+            row = cells.setdefault(each.request.cell, [0, 0, 0])
+            row[0] += 1
+            row[1] += cached > 0
+            row[2] += each.request.id in foreign
+    return [(cell or "any", *row) for cell, row in cells.items()]
+
+
+def _leak(history: History, hit: _Hit) -> Finding:
+    recipient, source = hit.recipient.request, hit.source.request
+    salts = "has none" if source.cache_salt is None else "has another"
+    text, mark = excerpt(hit.shared, max(0, len(hit.shared) - 60), len(hit.shared))
+    return Finding(
+        check=CHECK,
+        anomaly="foreign-cache-hit",
+        severity="leak",
+        scenario=recipient.scenario,
+        window=recipient.window,
+        recipient=recipient.id,
+        source=source.id,
+        relation=history.relation(source.id, recipient.id),
+        excerpt=text,
+        mark=mark,
+        explanation=(
+            f"{who(recipient, window=True)} found {hit.cached} tokens of its prompt cached, at "
+            f"most {hit.own} of which the template and requests with its cache_salt explain; "
+            f"{who(source)} had sent the same text and {salts}: a stranger can see, from usage or "
+            "from the time to the first token, that somebody else sent this text."
+        ),
+        evidence={
+            "cached_tokens": hit.cached,
+            "explained_tokens": hit.own,
+            "source_tenant": source.tenant,
+            "recipient_tenant": recipient.tenant,
+            "cell": recipient.cell,
+        },
+    )
+
+
+def _duplicates(history: History) -> Iterator[Finding]:
+    """One finding for each id that came with the answers to several requests."""
+    carriers: dict[str, list[str]] = {}
+    for name in history.requests["id"]:
+        answer = history.answer(name)
+        if answer is not None and answer.outcome == "ok" and answer.target_id:
+            carriers.setdefault(answer.target_id, []).append(name)
+    for target_id, names in carriers.items():
+        if len(names) == 1:
+            continue
+        first, second = history.by_id(names[0]), history.by_id(names[1])
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""  # noqa: PLR2004 - the pair
+        yield Finding(
+            check=CHECK,
+            anomaly="duplicate-id",
+            severity="note",
+            scenario=second.scenario,
+            window=second.window,
+            recipient=second.id,
+            source=first.id,
+            relation=history.relation(first.id, second.id),
+            excerpt=target_id,
+            explanation=(
+                f"the answers to {who(first, window=True)} and {who(second, window=True)}{more} "
+                f"have one id: whoever keeps answers by their ids mixes them."
+            ),
+            evidence={"target_id": target_id, "answers": len(names)},
+        )
