@@ -47,7 +47,11 @@ class BlockPool:
         if block in self._known:
             self._idle[block] = None
         else:
-            self._free.append(block)
+            self.reclaim(block)
+
+    def reclaim(self, block: int) -> None:
+        """A block that nobody holds and the prefix cache does not know may be handed out again."""
+        self._free.append(block)
 
     def keep(self, block: int) -> None:
         """The prefix cache knows this block's content from now on."""
@@ -58,11 +62,15 @@ class BlockPool:
         if not self._idle:
             return False
         block, _ = self._idle.popitem(last=False)
-        self._known.discard(block)
-        self._free.append(block)
+        self.forget(block)
+        self.reclaim(block)
         self.evictions += 1
-        self._on_evict(block)
         return True
+
+    def forget(self, block: int) -> None:
+        """The prefix cache does not know this block's content from now on."""
+        self._known.discard(block)
+        self._on_evict(block)
 
     def writable(self, block: int) -> bool:
         """Whether its one holder may write into it: nobody else reads it or may come to."""
