@@ -257,7 +257,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/inferencerlabs/inferencer-feedback/issues/127",
             "https://github.com/KoljaB/RealtimeTTS/issues/230",
         ),
-        rate=0.005,
+        rate=0.01,
         install=stream_crosswire,
     ),
     Fault(
@@ -343,7 +343,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/QwenLM/qwen-code/issues/3521",
             "https://github.com/waybarrios/vllm-mlx/issues/652",
         ),
-        rate=0.05,
+        rate=0.15,
         install=detokenizer_state,
     ),
 )
