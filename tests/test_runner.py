@@ -54,6 +54,32 @@ def test_phases_of_a_window_do_not_overlap_and_their_requests_do(hostile, tmp_pa
         assert max(o.start_ns for o in phase) < min(o.end_ns for o in phase)
 
 
+def test_workers_can_move_on_to_another_run(hostile, tmp_path):
+    first, second = windows(1), windows(2)
+    folders = [run_folder(tmp_path, *requests) for requests in (first, second)]
+    with Runner(target(hostile, "echo"), folders[0], 2, 2) as runner:
+        runner.play(first)
+        pids = runner.pids
+        runner.move(target(hostile, "pause"), folders[1])
+        runner.play(second)
+        assert runner.pids == pids
+        runner.move(target(hostile, "echo"), folders[0])
+        runner.play(first)
+    assert len(runfolder.read_shards(folders[0]).observations) == 2 * len(first)
+    assert len(runfolder.read_shards(folders[1]).observations) == len(second)
+
+
+def test_dead_workers_do_not_move(hostile, tmp_path):
+    requests = windows(1)
+    folder = run_folder(tmp_path, *requests)
+    with Runner(target(hostile, "echo"), folder, 2, 2) as runner:
+        os.kill(runner.pids[1], signal.SIGKILL)
+        with pytest.raises(HarnessError, match="worker 1 ended"):
+            runner.play(requests)
+        with pytest.raises(HarnessError, match="worker 1 has died"):
+            runner.move(target(hostile, "echo"), folder)
+
+
 def test_requests_of_one_lane_follow_each_other_on_one_connection(hostile, tmp_path):
     requests = [request(f"{n}", lane=n % 2) for n in range(6)]
     _, shards = play(tmp_path, target(hostile, "connection"), *requests, lanes=2)

@@ -80,7 +80,7 @@ class _Phase:
 class Runner:
     """Worker processes for one run; a context manager. Workers start at `with`, and once.
 
-    `play` may be called several times. The target must not change in between.
+    `play` may be called several times; in between, `move` begins another run.
     """
 
     def __init__(self, target: Target, folder: Path, workers: int, lanes: int) -> None:
@@ -131,6 +131,20 @@ class Runner:
     def pids(self) -> tuple[int, ...]:
         """The process ids of the workers, by number."""
         return tuple(each.process.pid for each in self._workers)
+
+    def move(self, target: Target, folder: Path) -> None:
+        """Go on with another target and another run folder: what `play` is given next goes there.
+
+        The workers drop their connections and open new journals; starting them again would take
+        each a second. Raises HarnessError where one has died.
+        """
+        if self.workers_died:
+            raise HarnessError(f"worker {self.workers_died[0]} has died; start new workers")
+        self._target, self._folder = target, folder
+        message = {"do": "move", "folder": str(folder.resolve()), "target": target}
+        for each in self._workers:
+            each.ready = False
+            _send(each, message)
 
     def play(
         self,

@@ -5,6 +5,7 @@ the worker's own shard, counts come back::
 
     to a worker     {"do": "step", "step": n, "at_ns": t,
                      "jobs": [[offset, length, retries, timeout_s], ...]}
+                    {"do": "move", "folder": "...", "target": {...}}    another run
                     {"do": "stop"}    give up what is in flight
                     {"do": "close"}   as does the end of the pipe: the parent is gone
     from a worker   {"tell": "ready"}
@@ -112,34 +113,45 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 async def _serve(pipe: Pipe, number: int, count: int, folder: Path, target: bytes) -> None:
-    facts = msgspec.json.decode(target, type=Target)
-    connect = backends.load(facts.backend)
-    shard = runfolder.Shard(folder, number)
-    lanes = [
-        Lane(worker=number, lane=lane, target=facts, backend=connect(facts), shard=shard)
-        for lane in range(count)
-    ]
+    place = _Place(number, count, folder, msgspec.json.decode(target, type=Target))
+    worker = _Worker(pipe, place)
     try:
-        await _Worker(pipe, folder, lanes, shard).serve()
+        await worker.serve()
     finally:
-        for lane in lanes:
+        await worker.place.close()
+
+
+class _Place:
+    """Where a worker's requests come from, go to and are written down; one of them at a time."""
+
+    def __init__(self, number: int, count: int, folder: Path, target: Target) -> None:
+        self.number = number
+        self.folder = folder
+        connect = backends.load(target.backend)
+        self.shard = runfolder.Shard(folder, number)
+        self.lanes = [
+            Lane(worker=number, lane=lane, target=target, backend=connect(target), shard=self.shard)
+            for lane in range(count)
+        ]
+
+    async def close(self) -> None:
+        for lane in self.lanes:
             await lane.close()
-        shard.close()
+        self.shard.close()
 
 
 class _Worker:
-    """The state of one worker: its lanes, and the step it is in."""
+    """The state of one worker: its place, and the step it is in."""
 
-    def __init__(self, pipe: Pipe, folder: Path, lanes: list[Lane], shard: runfolder.Shard) -> None:
+    def __init__(self, pipe: Pipe, place: _Place) -> None:
         self._pipe = pipe
-        self._folder = folder
-        self._lanes = lanes
-        self._shard = shard
+        self.place = place
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._queues: list[asyncio.Task[None]] = []
         self._step: asyncio.Task[None] | None = None
         self._number = -1
         self._counts = Counts()
+        self._syncing = asyncio.Lock()
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -160,6 +172,9 @@ class _Worker:
                 case "step":
                     self._number, self._counts = message["step"], Counts()
                     self._step = self._watched(self._play(self._jobs(message)))
+                case "move":
+                    await self._move(Path(message["folder"]), message["target"])
+                    self._tell("ready")
                 case "stop":
                     await self._stop()
                     self._tell("stopped", **asdict(self._counts))
@@ -168,6 +183,14 @@ class _Worker:
                     return
                 case _:
                     return
+
+    async def _move(self, folder: Path, target: dict[str, Any]) -> None:
+        await self._stop()
+        async with self._syncing:  # a journal must not be closed while a thread syncs it
+            await self.place.close()
+        lanes = len(self.place.lanes)
+        facts = msgspec.convert(target, type=Target)
+        self.place = _Place(self.place.number, lanes, folder, facts)
 
     def _receive(self) -> None:
         try:
@@ -194,7 +217,7 @@ class _Worker:
             self._inbox.put_nowait({"do": "fail", "why": f"{name}{error}"})
 
     def _jobs(self, message: dict[str, Any]) -> list[Job]:
-        plan = os.open(runfolder.plan_path(self._folder), os.O_RDONLY | os.O_CLOEXEC)
+        plan = os.open(runfolder.plan_path(self.place.folder), os.O_RDONLY | os.O_CLOEXEC)
         try:
             requests = [
                 (runfolder.request_at(plan, offset, length), retries, timeout_s)
@@ -218,7 +241,7 @@ class _Worker:
         for job in sorted(jobs, key=lambda job: job.at_ns):
             queues[job.request.lane].append(job)
         self._queues = [
-            asyncio.create_task(self._run(self._lanes[lane], queue))
+            asyncio.create_task(self._run(self.place.lanes[lane], queue))
             for lane, queue in queues.items()
         ]
         pending: set[asyncio.Task[None]] = set(self._queues)
@@ -248,4 +271,5 @@ class _Worker:
     async def _sync_every_second(self) -> None:
         while True:
             await asyncio.sleep(_SYNC_S)
-            await asyncio.to_thread(self._shard.sync)
+            async with self._syncing:
+                await asyncio.to_thread(self.place.shard.sync)
