@@ -199,12 +199,17 @@ def _started(
 
 
 def _send_all(live: Session, plans: Sequence[Plan]) -> None:
-    """Send what has not been sent; then, if nothing broke, what confirms a suspicion."""
+    """Send what has not been sent; then, if nothing broke, `confirm`."""
     sent = runfolder.read_shards(live.folder)
     for plan in plans:
         todo = runfolder.remaining(plan.requests, sent)
         if todo and live.send(plan.scenario.name, todo) is not None:
             return
+    confirm(live)
+
+
+def confirm(live: Session) -> None:
+    """Send what confirms a suspicion; with that, a run is finished."""
     while suspects := confirmations(history.read(live.folder)):
         runfolder.append_requests(live.folder, suspects)
         if live.send("confirm", suspects) is not None:

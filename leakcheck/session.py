@@ -23,6 +23,7 @@ from leakcheck.records import (
     Request,
     RunEvent,
     Scenario,
+    SelfTest,
     Target,
     TargetFacts,
 )
@@ -49,6 +50,7 @@ class Setup:
     tokenizer: str | None = None
     words: Path | None = None
     command: tuple[str, ...] = ()
+    selftest: SelfTest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,4 +160,5 @@ def provenance(setup: Setup, opened: Opened, scenarios: tuple[Scenario, ...]) ->
         facts=TargetFacts(),
         scenarios=scenarios,
         engine=opened.ready,
+        selftest=setup.selftest,
     )

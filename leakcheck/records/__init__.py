@@ -43,6 +43,7 @@ from leakcheck.records.observed import (
     Observation,
     Provenance,
     RunEvent,
+    SelfTest,
     TokenLogprob,
     Usage,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "RunEvent",
     "Sampling",
     "Scenario",
+    "SelfTest",
     "Status",
     "Style",
     "Target",

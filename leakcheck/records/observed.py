@@ -70,6 +70,24 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """What leakcheck showed of itself before a run: that it can say `leak`, and does not cry wolf.
+
+    Of `faults` of the embedded engine that some scenario claims, `caught` were caught in every seed
+    with the right source and recipient; of `harmless` targets (the healthy engine, benign faults)
+    `accused` were called leaking. `failures` are sentences. `date` is a day, UTC.
+    """
+
+    date: str
+    passed: bool
+    faults: int
+    caught: int
+    harmless: int
+    accused: int
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Who ran what, when, against what: run.json. `command` has no secrets."""
 
@@ -85,6 +103,7 @@ class Provenance:
     facts: TargetFacts
     scenarios: tuple[Scenario, ...]
     engine: dict[str, Any] | None = None
+    selftest: SelfTest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,290 @@
+"""Play trials one after the other: one engine process and a few workers, which outlive them.
+
+A trial is a run in small: a fresh lifetime of the engine, the survey, the windows that the scenario
+plans for this seed, the checks, the replays. It is judged every few windows and ends with what it
+looks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from transformers import AutoTokenizer
+
+from leakcheck import analyzer, embedded, experiment, history, runfolder, scenario, session, survey
+from leakcheck.analyzer.confirm import confirmations
+from leakcheck.errors import LeakcheckError, TargetError
+from leakcheck.passphrase import load_words, whole_token_words
+from leakcheck.records import Plan, Scenario, Style, Target, TargetFacts
+from leakcheck.runner import Runner
+from leakcheck.selftest.outcome import Outcome, outcome
+from leakcheck.selftest.schedule import looks
+from leakcheck.selftest.values import HEALTHY, Job, Trial
+from leakcheck.session import Opened, Session, Setup
+
+_PATIENCE_S = 20.0
+_SHORT_PATIENCE_S = 4.0
+"""Where a fault shows as requests that hang, each of them costs this long."""
+_ONLY_CAPACITY = ("lost-capacity",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What all benches share. `root` is where the run folders of trials go."""
+
+    root: Path
+    scenarios: Mapping[str, Scenario]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Language:
+    """What passphrases are made of for the engine's model."""
+
+    words: tuple[str, ...]
+    style: Style
+    tokens: survey.Tokens | None
+
+
+class Bench:
+    """A context manager; `play` is called from one thread."""
+
+    def __init__(self, common: Common, name: str) -> None:
+        """`name` keeps the run folders of several benches apart."""
+        self._common = common
+        self._root = common.root / name
+        loads = [each.load for each in common.scenarios.values()]
+        self._workers = max(load.workers for load in loads)
+        self._lanes = max(load.lanes for load in loads)
+        self._stack = ExitStack()
+        self._engine: embedded.Embedded | None = None
+        self._runner: Runner | None = None
+        self._language: _Language | None = None
+
+    def __enter__(self) -> Self:
+        """Start the engine and the workers."""
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End them."""
+        self._stack.close()
+
+    def play(self, job: Job) -> Trial:
+        """Play one trial. What breaks leakcheck or the engine is a matter of the trial."""
+        began_s = time.monotonic()
+        try:
+            trial = self._play(job).run()
+        except LeakcheckError as error:
+            self._stack.close()
+            self._start()
+            trial = _nothing(job, str(error))
+        return replace(trial, seconds=round(time.monotonic() - began_s, 3))
+
+    def _start(self) -> None:
+        """Start engine and workers, side by side."""
+        idle = self._root / "idle"
+        idle.mkdir(parents=True, exist_ok=True)
+        nowhere = Target(base_url="http://127.0.0.1:9/v1", model="")
+        with ExitStack() as stack:
+            workers = Runner(nowhere, idle, self._workers, self._lanes)
+            self._runner = stack.enter_context(workers)
+            self._engine = stack.enter_context(embedded.start([]))
+            self._language = self._language or _language(self._engine.ready["tokenizer"])
+            self._stack = stack.pop_all()
+
+    def _play(self, job: Job) -> _Play:
+        assert self._language is not None  # noqa: S101 - inside the context
+        return _Play(self._common.scenarios[job.scenario], self._language, self._open(job), job)
+
+    def _open(self, job: Job) -> Session:
+        """A fresh lifetime with the job's fault, and a run folder for it."""
+        assert self._engine is not None  # noqa: S101 - inside the context
+        assert self._runner is not None  # noqa: S101 - inside the context
+        flags = [f"--seed={job.seed}", *job.fault.engine_flags]
+        if job.fault.name != HEALTHY:
+            flags.append(f"--fault={job.fault.name}")
+        ready = self._engine.restart(flags)
+        hangs = job.fault.anomalies == _ONLY_CAPACITY
+        target = Target(
+            base_url=ready["base_url"],
+            model=ready["model"],
+            timeout_s=_SHORT_PATIENCE_S if hangs else _PATIENCE_S,
+        )
+        opened = Opened(target=target, engine=self._engine)
+        folder = runfolder.create(
+            self._root, f"{job.fault.name or 'healthy'}-{job.scenario}", job.seed
+        )
+        setup = Setup(seed=job.seed, command=("leakcheck", "selftest"))
+        mine = (self._common.scenarios[job.scenario],)
+        runfolder.write_provenance(folder, session.provenance(setup, opened, mine))
+        self._runner.move(target, folder)
+        return Session(folder=folder, opened=opened, runner=self._runner, watch=_ignore)
+
+
+def _language(path: str) -> _Language:
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    words = load_words()
+    rare = len(whole_token_words(tokenizer, words)) == len(words)
+    return _Language(
+        words=tuple(words),
+        style="rare-token" if rare else "phrase",
+        tokens=survey.tokens_of(tokenizer),
+    )
+
+
+class _Play:
+    """One trial in progress."""
+
+    def __init__(self, its: Scenario, language: _Language, live: Session, job: Job) -> None:
+        self._scenario = its
+        self._language = language
+        self._live = live
+        self._job = job
+        self._ids = itertools.count()
+        self._facts = TargetFacts()
+        self._requests = 0
+
+    def run(self) -> Trial:
+        """The trial; its run folder is gone afterwards."""
+        job = self._job
+        try:
+            self._facts = self._survey()
+        except TargetError as error:
+            return _nothing(job, str(error))
+        played, ended, found = 0, False, None
+        for look in looks(job.windows) if job.fault.anomalies else (job.windows,):
+            while played < look and not ended:
+                ended = not self._window(played)
+                played += 1
+            final = ended or look == job.windows
+            confirm = not ended and (final or self._worth_replays(look))
+            found = self._judge(final=final, confirm=confirm)
+            if found.detected or final:
+                break
+        assert found is not None  # noqa: S101 - there is a look at the end
+        shutil.rmtree(self._live.folder)
+        return Trial(
+            kind=job.kind,
+            fault=job.fault.name,
+            scenario=job.scenario,
+            seed=job.seed,
+            windows=played,
+            budget=job.windows,
+            detected=found.detected,
+            status=found.status,
+            anomaly=found.anomaly,
+            anomalies=found.anomalies,
+            sources=found.sources,
+            sources_right=found.sources_right,
+            requests=self._requests,
+            reason=found.reason,
+        )
+
+    def _survey(self) -> TargetFacts:
+        """The first traffic of a run, and what it finds out. Raises TargetError."""
+        language, job, load = self._language, self._job, self._scenario.load
+        first = survey.plan(
+            seed=job.seed,
+            words=language.words,
+            style=language.style,
+            ids=self._ids,
+            length=load.passphrase_words,
+        )
+        runfolder.write_plans(self._live.folder, [first, self._plan()])
+        ended = self._live.send(survey.NAME, first.requests)
+        if ended is not None:
+            raise TargetError(ended.detail)
+        seen = runfolder.read_shards(self._live.folder).observations
+        return survey.facts(first, seen, tokens=language.tokens)
+
+    def _plan(self) -> Plan:
+        language = self._language
+        return Plan(
+            scenario=self._scenario,
+            seed=self._job.seed,
+            words=language.words,
+            style=language.style,
+            requests=(),
+        )
+
+    def _window(self, index: int) -> bool:
+        """Plan and play one window, as the scenario would; False when nothing more can be."""
+        language = self._language
+        requests = scenario.plan_window(
+            self._scenario,
+            index,
+            seed=self._job.seed,
+            facts=self._facts,
+            words=language.words,
+            style=language.style,
+            ids=self._ids,
+        )
+        runfolder.append_requests(self._live.folder, requests)
+        self._requests += len(requests)
+        return self._live.send(self._scenario.name, requests) is None
+
+    def _worth_replays(self, look: int) -> bool:
+        """Replays cost as much as several windows: only for what they can confirm, now and then."""
+        return "lost-answer" in self._job.fault.anomalies and look.bit_count() == 1
+
+    def _judge(self, *, final: bool, confirm: bool) -> Outcome:
+        """What a run that ended here would say; its replays are sent into a copy of its folder, and
+        the trial goes on without them.
+        """
+        live = self._live
+        found = self._outcome(live.folder)
+        if found.detected or not confirm:
+            return found
+        side = live.folder.with_name(live.folder.name + ".confirm")
+        if final:
+            side = live.folder
+        elif not confirmations(history.read(live.folder)):
+            return found
+        else:
+            shutil.copytree(live.folder, side)
+            live.runner.move(live.opened.target, side)
+        experiment.confirm(replace(live, folder=side))
+        found = self._outcome(side)
+        if not final:
+            shutil.rmtree(side)
+            live.runner.move(live.opened.target, live.folder)
+        return found
+
+    def _outcome(self, folder: Path) -> Outcome:
+        seen = history.read(folder)
+        plan = next(each for each in seen.plans if each.scenario.name == self._scenario.name)
+        verdict = analyzer.judge(seen.scenario(plan.scenario.name), plan)
+        with runfolder.plan_path(folder).open() as lines:
+            return outcome(verdict, self._job.fault, lines)
+
+
+def _nothing(job: Job, reason: str) -> Trial:
+    """A trial that could not be played."""
+    return Trial(
+        kind=job.kind,
+        fault=job.fault.name,
+        scenario=job.scenario,
+        seed=job.seed,
+        windows=0,
+        budget=job.windows,
+        detected=False,
+        status="error",
+        reason=reason,
+    )
+
+
+def _ignore(_what: str, _done: int, _total: int) -> None:
+    """A trial is shown as a whole."""

@@ -1,0 +1,188 @@
+"""A whole self-test: what there is to play, benches side by side, the figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+import leakcheck
+from leakcheck import plugin, scenario
+from leakcheck.errors import UsageError
+from leakcheck.records import SCHEMA, Scenario, SelfTest
+from leakcheck.selftest import aggregate
+from leakcheck.selftest.bench import Bench, Common
+from leakcheck.selftest.schedule import FAST, FULL, Effort, jobs
+from leakcheck.selftest.values import FaultRow, Job, Power, Trial
+from leakcheck.session import Watch
+
+BENCHES = 2
+"""One for each of two cores: the engine computes on one thread, and so does the harness."""
+_WORKERS = 2
+"""Processes of a bench: fewer than scenarios ask for, with more lanes each; a start takes one CPU
+second, and what they do next to nothing."""
+_OVERRIDES = {"gate.min_windows": 1, "load.phantoms": 9}
+"""So few windows are no reason here; phantoms cost time and say nothing of faults."""
+MATRIX_SEEDS = 2
+UNIT = "trials"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked for. `faults` and `scenarios` by name (none: all), `seeds` in place of those of
+    the effort for leaking faults, `seed` the first. `matrix`: also the cells nobody claims, as long
+    as `budget_s` lasts.
+    """
+
+    full: bool = False
+    faults: tuple[str, ...] = ()
+    seeds: int | None = None
+    seed: int = 0
+    matrix: bool = False
+    budget_s: float = 55 * 60
+    benches: int = BENCHES
+
+
+def run(options: Options, watch: Watch) -> Power:
+    """Play everything; return what was found. Raises UsageError for names that do not exist."""
+    known = faults()
+    chosen = tuple(each for each in known if each.name in _chosen(options, known))
+    scenarios = shipped()
+    todo = jobs(chosen, scenarios, _effort(options), seed=options.seed)
+    if options.faults:
+        todo = tuple(job for job in todo if job.kind != "healthy")
+    with tempfile.TemporaryDirectory(prefix="leakcheck-selftest-") as root:
+        common = Common(root=Path(root), scenarios={each.name: each for each in scenarios})
+        trials = _played(common, todo, options, watch)
+    return Power(
+        schema=SCHEMA,
+        leakcheck=leakcheck.__version__,
+        engine="witness",
+        date=datetime.now(UTC).date().isoformat(),
+        full=options.full,
+        seed=options.seed,
+        trials=len(trials),
+        unplayed=len(todo) - len(trials),
+        faults=chosen,
+        scenarios=tuple(each.name for each in scenarios),
+        cells=aggregate.cells(trials, chosen, scenarios),
+        quiet=aggregate.quiet(trials, chosen, scenarios),
+        failures=aggregate.failures(trials, chosen, scenarios),
+    )
+
+
+def summary(power: Power) -> SelfTest:
+    """What a report says of a self-test that came before it."""
+    claimed = [cell for cell in power.cells if cell.claimed]
+    caught = {cell.fault for cell in claimed if cell.right.events == cell.right.trials}
+    whole = [each for each in power.quiet if not each.scenario]
+    return SelfTest(
+        date=power.date,
+        passed=not power.failures,
+        faults=len({cell.fault for cell in claimed}),
+        caught=len(caught),
+        harmless=len(whole),
+        accused=sum(each.accused.events > 0 for each in whole),
+        failures=power.failures,
+    )
+
+
+def faults() -> tuple[FaultRow, ...]:
+    """The faults of the embedded engine, as it lists them."""
+    command = [sys.executable, "-m", "leakcheck.engine", "--list-faults"]
+    done = subprocess.run(command, capture_output=True, check=True)  # noqa: S603 - our own module
+    return tuple(msgspec.convert(json.loads(done.stdout), list[FaultRow]))
+
+
+def shipped() -> tuple[Scenario, ...]:
+    """The shipped scenarios, for the workers of a bench."""
+    found = []
+    for path in scenario.shipped_files():
+        load = scenario.read(path).load
+        lanes = math.ceil(load.workers * load.lanes / _WORKERS)
+        mine = _OVERRIDES | {"load.workers": _WORKERS, "load.lanes": lanes}
+        found.append(scenario.read(path, mine))
+    return tuple(found)
+
+
+def _chosen(options: Options, known: Sequence[FaultRow]) -> frozenset[str]:
+    names = {fault.name for fault in known}
+    for name in options.faults:
+        if name not in names:
+            near = plugin.nearest(name, sorted(names))
+            raise UsageError(f"--fault: the embedded engine has no fault {name!r}{near}")
+    return frozenset(options.faults or names)
+
+
+def _effort(options: Options) -> Effort:
+    effort = FULL if options.full else FAST
+    if options.seeds is not None:
+        effort = replace(effort, seeds=options.seeds, benign_seeds=options.seeds)
+    return replace(effort, matrix_seeds=MATRIX_SEEDS) if options.matrix else effort
+
+
+class _Queue:
+    """The jobs that wait, for several threads; at most once what may be left out is out of time."""
+
+    def __init__(self, todo: Sequence[Job], deadline_s: float, watch: Watch) -> None:
+        self._todo = deque(todo)
+        self._total = len(todo)
+        self._deadline_s = deadline_s
+        self._watch = watch
+        self._lock = threading.Lock()
+        self.trials: list[Trial] = []
+
+    def next(self) -> Job | None:
+        with self._lock:
+            late = time.monotonic() > self._deadline_s
+            while self._todo:
+                job = self._todo.popleft()
+                if not (late and job.kind == "matrix"):
+                    return job
+                self._total -= 1
+            return None
+
+    def put(self, trial: Trial) -> None:
+        with self._lock:
+            self.trials.append(trial)
+            self._watch("selftest", len(self.trials), self._total)
+
+    def drop(self) -> None:
+        with self._lock:
+            self._todo.clear()
+
+
+def _played(
+    common: Common, todo: Sequence[Job], options: Options, watch: Watch
+) -> tuple[Trial, ...]:
+    """Every trial, in the order of the jobs. Ctrl-C ends it after the trials in progress."""
+    queue = _Queue(todo, time.monotonic() + options.budget_s, watch)
+    watch("selftest", 0, len(todo))
+
+    def work(name: str) -> None:
+        with Bench(common, name) as bench:
+            while (job := queue.next()) is not None:
+                queue.put(bench.play(job))
+
+    count = max(1, min(options.benches, len(todo)))
+    with ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(work, f"bench-{number}") for number in range(count)]
+        try:
+            for each in running:
+                each.result()
+        finally:
+            queue.drop()
+    place = {(job.fault.name, job.scenario, job.seed): n for n, job in enumerate(todo)}
+    return tuple(sorted(queue.trials, key=lambda t: place[t.fault, t.scenario, t.seed]))
