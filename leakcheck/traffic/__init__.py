@@ -68,11 +68,13 @@ class Window:
         role: Role,
         ask: Ask,
         text: str,
+        system: str | None = None,
         sampling: Sampling | None = None,
         **fields: Any,
     ) -> Request:
         """The request that is `number`-th in its phase: dealt to a worker and a lane in turn.
 
+        `text` is the user's message, after that of the `system` if there is one.
         For a target that continues texts, `text` gets an end that makes it repeat its owner's
         ticket and passphrase.
         """
@@ -90,7 +92,10 @@ class Window:
             ask=ask,
             worker=number % load.workers,
             lane=(number // load.workers) % load.lanes,
-            messages=(Message(role="user", content=text),),
+            messages=(
+                *(() if system is None else (Message(role="system", content=system),)),
+                Message(role="user", content=text),
+            ),
             sampling=sampling or Sampling(max_tokens=load.max_tokens),
             **fields,
         )
