@@ -95,7 +95,8 @@ def rounding_noise(model: Any, seed: int) -> Iterator[None]:
         if output.dtype != torch.float32:
             noise = torch.rand(exact.shape, generator=generator, device=exact.device) - 0.5
             moved = moved * (1 + noise * torch.finfo(output.dtype).eps)
-        return moved.to(output.dtype)
+        disturbed: torch.Tensor = moved.to(output.dtype)
+        return disturbed
 
     hooks = [
         module.register_forward_hook(disturb) for module in model.modules() if terms(module) > 0

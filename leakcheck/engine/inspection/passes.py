@@ -141,6 +141,10 @@ class Watch:
         self.newest.append(max(its.start + its.count for its in slices) - 1)
         self.slices, self.pads = slices, pads
 
+    def idle(self) -> None:
+        """A forward pass begins in which the watched sequence has no part."""
+        self.slices = []
+
     def note_computed(
         self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
@@ -188,7 +192,8 @@ def scale(states: torch.Tensor) -> torch.Tensor:
 
 def logit_errors(reference: torch.Tensor, logits: torch.Tensor) -> tuple[Floats, Floats]:
     """Per position: how far the log-odds of the two most likely tokens move (nats), and the KL
-    divergence of the distributions (nats)."""
+    divergence of the distributions (nats).
+    """
     top = reference.topk(TOP, dim=-1).indices
     before, after = reference.gather(1, top), logits.gather(1, top)
     gaps = ((after[:, 0] - after[:, 1]) - (before[:, 0] - before[:, 1])).abs()

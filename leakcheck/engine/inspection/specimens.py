@@ -70,7 +70,8 @@ def make(name: str, seed: int) -> Any:
     config = AutoConfig.for_model(**fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config).eval()
+        model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call] # partly typed
+        return model.eval()
 
 
 def specimen(name: str) -> dict[str, Any]:
@@ -90,7 +91,8 @@ def byte_tokenizer() -> Any:
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast: Any = PreTrainedTokenizerFast
+    return fast(tokenizer_object=tokenizer)
 
 
 def torch_dtype(name: str) -> torch.dtype:

@@ -71,7 +71,7 @@ def ways(model: Any) -> list[Way]:
         Way(name="StaticCache", run=static),
         Way(name="left-padded batch", run=left_padded),
         Way(name="chunked prefill", run=chunked),
-        Way(name="paged, embedded engine", run=paged),
+        Way(name="paged engine", run=paged),
     ]
     if any(getattr(layer, "is_sliding", False) for layer in fresh_cache(model).layers):
         chosen.insert(2, Way(name="cache without window", run=unwindowed))
@@ -91,7 +91,8 @@ def static(job: Job, watch: Watch) -> None:
 
 def unwindowed(job: Job, watch: Watch) -> None:
     """A cache that keeps every position; only the mask makes the window."""
-    layers = [DynamicLayer() for _ in fresh_cache(job.model).layers]
+    plain: Any = DynamicLayer
+    layers = [plain() for _ in fresh_cache(job.model).layers]
     one_by_one(job, watch, Cache(layers=layers), [job.prompt])
 
 
@@ -112,9 +113,7 @@ def one_by_one(job: Job, watch: Watch, cache: Cache, sizes: list[int]) -> None:
         for size in [*sizes, *[1] * (len(job.tokens) - job.prompt)]:
             watch.begin_step([Slice(row=0, start=start, count=size)])
             part = job.ids[:, start : start + size]
-            output = job.model(
-                input_ids=part, use_cache=True, **{cache_argument(job.model): cache}
-            )
+            output = job.model(input_ids=part, use_cache=True, **{cache_argument(job.model): cache})
             watch.note_logits(start, output.logits[0])
             start += size
 
@@ -193,8 +192,7 @@ def watch_engine(engine: Engine, watch: Watch, scripts: dict[str, list[int]]) ->
             for index, row in enumerate(batch.rows if batch else ())
             if row.sequence.request.id == OWN
         ]
-        if slices:
-            watch.begin_step(slices)
+        watch.begin_step(slices) if slices else watch.idle()
 
     def sample(sequences: list[Sequence], logits: torch.Tensor) -> list[Pick]:
         for row, sequence in enumerate(sequences):
@@ -226,4 +224,4 @@ def watch_paged_layer(layer: PagedLayer, number: int, watch: Watch) -> None:
             )
         return held_keys, held_values
 
-    layer.update = update  # type: ignore[method-assign] # as above
+    layer.update = update  # type: ignore[method-assign, assignment] # as above
