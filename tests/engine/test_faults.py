@@ -158,6 +158,6 @@ def test_a_seam_that_is_gone_is_an_error():
 
 def test_an_unknown_fault_names_those_there_are():
     with pytest.raises(
-        LookupError, match="the engine has .*prefix-length-only, .*mask-broadcast, .*response-swap"
+        LookupError, match=r"the engine has .*prefix-length-only, .*mask-broadcast, .*response-swap"
     ):
         faults.find("none")

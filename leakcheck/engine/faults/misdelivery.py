@@ -173,6 +173,7 @@ class Places:
         self.waiting = delivery.mailboxes
         self.own: dict[str, Mailbox] = {}
         self.speaker: dict[str, str] = {}
+        self.left: set[str] = set()
 
     def place(self, request_id: str) -> str:
         """Where the request's client waits; answers of other shapes have places of their own."""
@@ -185,7 +186,7 @@ class Places:
         displaced = self.waiting.get(place)
         if displaced is not None:
             asyncio.get_running_loop().call_later(HANG_S, displaced.queue.put_nowait, None)
-        self.speaker.pop(place, None)
+        self.free(place)
         self.waiting[place] = mailbox
 
     def route(self, update: Update) -> Mailbox | None:
@@ -198,17 +199,25 @@ class Places:
         return self.waiting[place]
 
     def close(self, request_id: str) -> str:
-        """The client has gone: its request ends, and with it what another was reading of it."""
+        """The client has gone, and its request ends, unless another is reading its answer."""
         if request_id not in self.own:
             return request_id
         place = self.place(request_id)
-        mailbox, waiting = self.own.pop(request_id), self.waiting.get(place)
-        if waiting is mailbox:
-            self.speaker.pop(place, None)
+        if self.waiting.get(place) is self.own[request_id]:
             del self.waiting[place]
-        elif waiting is not None and self.speaker.get(place) == request_id:
-            waiting.queue.put_nowait(None)
+            self.free(place)
+        elif self.speaker.get(place) == request_id:
+            self.left.add(request_id)
+            return NOBODY
+        del self.own[request_id]
         return request_id
+
+    def free(self, place: str) -> None:
+        """Nobody speaks there any more; a speaker whose own client has gone is forgotten."""
+        speaker = self.speaker.pop(place, None)
+        if speaker in self.left:
+            self.left.remove(speaker)
+            del self.own[speaker]
 
 
 def same_second_id(seams: Seams, rate: float, rng: Random) -> None:

@@ -27,7 +27,7 @@ EXCHANGES_MAX = 2
 """Earlier exchanges that are put in front; fewer when they do not fit."""
 ANSWER_TOKENS = 64
 """Room for an answer whose length the request leaves open."""
-SIMILAR = 0.8
+SIMILAR = 0.82
 """Cosine of two bags of words from which two questions count as one."""
 
 

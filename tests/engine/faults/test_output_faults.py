@@ -213,7 +213,7 @@ def test_off_by_one_waits_for_no_reply_of_a_refused_request(make_engine, tokeniz
 def same_second(monkeypatch):
     """All of the test happens in one second; those who hang are cut off soon."""
     monkeypatch.setattr(misdelivery.time, "time", lambda: 1_700_000_000.0)
-    monkeypatch.setattr(misdelivery, "HANG_S", 0.1)
+    monkeypatch.setattr(misdelivery, "HANG_S", 0.3)
 
 
 async def both(api, **fields):
@@ -224,15 +224,15 @@ async def both(api, **fields):
     return alone, together
 
 
-def test_same_second_id_gives_the_last_client_the_first_answer(make_engine, tokenizer, same_second):
+@pytest.mark.usefixtures("same_second")
+def test_same_second_id_gives_the_last_client_the_first_answer(make_engine, tokenizer):
     alone, together = play(make_engine(), tokenizer, both, "same-second-id")
     assert together[1] == alone[0] != alone[1]
     assert together[0][0] == 503
 
 
-def test_same_second_id_leaves_requests_alone_that_are_not_named_like_this(
-    make_engine, tokenizer, same_second
-):
+@pytest.mark.usefixtures("same_second")
+def test_same_second_id_leaves_requests_alone_that_are_not_named_like_this(make_engine, tokenizer):
     async def scenario(api):
         return await both(api)
 
@@ -247,16 +247,23 @@ def test_same_second_id_loses_nobody_in_the_next_second(make_engine, tokenizer, 
     assert together == alone
 
 
-def test_the_reader_of_an_answer_that_is_cut_is_cut_too(same_second):
+@pytest.mark.usefixtures("same_second")
+def test_a_displaced_client_that_leaves_takes_nothing_from_who_reads_its_answer():
     async def body():
         delivery = make_delivery("same-second-id")
         boxes = readers(delivery, "s-0/1", "s-0/2")
-        delivery.deliver([Update(id="s-0/1", index=0, text="mine")])
-        assert read(boxes["s-0/2"]) == "mine"
-        delivery.close("s-0/1")
-        return boxes["s-0/2"].queue.get_nowait()
+        delivery.deliver([Update(id="s-0/1", index=0, text="mine ")])
+        ended = delivery.close("s-0/1")
+        delivery.deliver([Update(id="s-0/1", index=0, text="all of it")])
+        delivery.deliver([Update(id="s-0/2", index=0, text="lost")])
+        said = read(boxes["s-0/2"])
+        delivery.close("s-0/2")
+        delivery.deliver([Update(id="s-0/1", index=0, text="nobody's")])
+        return ended, said, read(boxes["s-0/2"]), delivery.mailboxes
 
-    assert asyncio.run(body()) is None
+    ended, said, after, mailboxes = asyncio.run(body())
+    assert (ended, said) == (misdelivery.NOBODY, "mine all of it")
+    assert (after, mailboxes) == ("", {})
 
 
 # --- duplicate-request-id ------------------------------------------------------------------------
