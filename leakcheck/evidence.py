@@ -90,6 +90,15 @@ def fisher_one_sided(events: int, trials: int, other_events: int, other_trials: 
     return min(1.0, float(tail))
 
 
+def at_least(events: int, trials: int, probability: float) -> float:
+    """The chance of at least `events` in `trials` of this `probability`: the binomial tail.
+
+    Raises ValueError unless 0 <= events <= trials.
+    """
+    _require_counts(events, trials)
+    return min(1.0, float(stats.binom.sf(events - 1, trials, min(1.0, probability))))
+
+
 def sign_one_sided(ups: int, downs: int) -> float:
     """The chance of at least `ups` ups among `ups` + `downs` signs if either way is as likely.
 

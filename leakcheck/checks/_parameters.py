@@ -305,14 +305,15 @@ def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
 
 
 def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:
-    """A bias that shows alone; 1 where the same request does not show it in company."""
+    """A bias that shows alone and not in company (1), or the other way round (-1)."""
     for answer in window.of(cells.mixed):
         for alone in window.twins(cells.alone, answer.request):
-            unit = said_over_and_over(alone.text)
+            unit = said_over_and_over(alone.text) or said_over_and_over(answer.text)
             if answer.request.sampling.logit_bias and unit is not None:
+                shows = [run(unit, each.text) is not None for each in (alone, answer)]
                 yield Sign(
                     window=window.window,
-                    direction=int(run(unit, answer.text) is None),
+                    direction=shows[0] - shows[1],
                     recipient=answer.request.id,
                     what=f"does not say {unit!r}, to which its own logit_bias leads it alone",
                 )
@@ -333,18 +334,19 @@ def lengths(window: Told, cells: Cells) -> Iterator[Sign]:
             continue
         short = answer.seen.finish_reason == "length" and written < most
         short = short and written < (alone[0].written or 0)
+        wrong = short or written > most
         other = next(
             (
                 each.request
                 for each in company
-                if short and each.request.sampling.max_tokens == written
+                if wrong and each.request.sampling.max_tokens == written
             ),
             None,
         )
         whose = "" if other is None else f", which is what {other.id} may write"
         yield Sign(
             window=window.window,
-            direction=int(short or written > most),
+            direction=int(wrong),
             recipient=answer.request.id,
             source=None if other is None else other.id,
             at=(len(answer.text), len(answer.text)),

@@ -6,8 +6,9 @@ a bias, stop strings) is never held against it, only that it changes in company.
 
 Two kinds of evidence make `foreign-parameters`. *Signs*: windows in which an aspect is right among
 like requests and wrong among unlike ones, against windows the other way round, by the exact sign
-test of `paired`; a noisy model errs both ways. *Violations* that no model makes by itself, such as
-an own stop string in the answer: in at least `violations` windows. Less is a note.
+test of `paired`; a noisy model errs both ways. *Violations* that no model makes by itself, as only
+the server enforces what they break (an own stop string in the answer, max_tokens, another's bias):
+in at least `violations` windows. Less is a note.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def _aspects(
     yield _Aspect(
         name="the own bias",
         signs=every(_parameters.lost_biases(window, cells) for window in windows),
-        rule=True,
-        unseen="logit_bias showed in no answer alone: not held against the target",
+        rule=False,
+        unseen="logit_bias showed in no answer: not held against the target",
     )
     yield _Aspect(
         name="the own max_tokens",

@@ -10,7 +10,7 @@ tickets under both. More ups than an exact sign test lets pass, with the window 
 What the test cannot tell from a fault is a treated condition that is noisier by its nature: a
 batch of another size rounds differently, and near-ties flip. Three things stand against that. A
 lost ticket is none of whose first half is there, which rounding hardly does to a model that copies.
-The share of windows that went up must exceed that of those that went down by `least_difference`.
+Up must be likelier than down by more than `least_difference` (of the windows), at the same level.
 And the reference should be the nearest honest one: neutral company to see what the content of
 company does, alone only to see what any company does.
 """
@@ -62,9 +62,13 @@ class Signs:
         return evidence.sign_one_sided(self.ups, self.downs)
 
     def confirmed(self, alpha: float, least_difference: float) -> bool:
-        """Whether there are more ups than chance makes, and enough of them to matter."""
-        enough = self.ups - self.downs >= least_difference * self.windows
-        return self.ups > self.downs and enough and self.p <= alpha
+        """Whether there are more ups than chance makes where either way is as likely, and also more
+        than it makes where ups are more likely by `least_difference`, downs as often as seen.
+        """
+        if self.p > alpha:
+            return False
+        usual = (self.downs + 1) / (self.windows + 1)  # a window more than seen: never quite zero
+        return evidence.at_least(self.ups, self.windows, usual + least_difference) <= alpha
 
 
 def check(

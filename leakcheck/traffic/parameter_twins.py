@@ -124,7 +124,7 @@ def _again(window: Window, request: Request, place: int, cell: str) -> Request:
 def _recipients(window: Window, count: int, max_filler_words: int) -> list[Request]:
     """Recipients, the first, third, .. with stop strings: a word of their own, and one of others'.
 
-    Words to stop at are nowhere in anybody's other words, not even as a part.
+    Words to stop at are nowhere in any recipient's other words, not even as a part.
     """
     rng = window.rng
     tickets = [window.owner(owns=False) for _ in range(count)]
@@ -139,7 +139,7 @@ def _recipients(window: Window, count: int, max_filler_words: int) -> list[Reque
             owner,
             words=[*rng.sample(rest, TAIL_WORDS - 2), marks[number], rng.choice(rest)],
             stop=(marks[number], marks[(number + 1) % count]) if number % 2 == 0 else (),
-            filler=wording.sentences(rng, rng.randint(0, max_filler_words)),
+            filler=" ".join(rng.choices(rest, k=rng.randint(0, max_filler_words))),
         )
         for number, owner in enumerate(tickets)
     ]

@@ -1,0 +1,255 @@
+"""Every answer obeys its own sampling parameters; what a target cannot do is its own affair."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pretending import Reply, history, noisy, obedient, say
+
+from leakcheck.checks import contract
+from leakcheck.checks._parameters import RUN, run, said_over_and_over
+
+WINDOWS = 14
+
+
+def checked(model, windows=WINDOWS, **options):
+    return contract.check(history("parameter-twins", windows, model), **options)
+
+
+def confirmed(model, windows=WINDOWS):
+    """Confirmed findings by aspect."""
+    found = checked(model, windows).findings
+    assert all(f.anomaly == "foreign-parameters" for f in found)
+    return {f.evidence["aspect"]: f for f in found if f.severity == "corruption"}
+
+
+def with_stops_of_others(request, company):
+    stops = {stop for each in company for stop in each.sampling.stop}
+    return say(request, replace(request.sampling, stop=(*request.sampling.stop, *sorted(stops))))
+
+
+def without_stops_in_company(request, company):
+    return say(request, replace(request.sampling, stop=() if company else request.sampling.stop))
+
+
+def with_one_seed(request, company):
+    seeds = [each.sampling.seed for each in company if each.sampling.seed] or [None]
+    own = request.sampling.seed
+    return say(request, replace(request.sampling, seed=own and min(own, *filter(None, seeds), own)))
+
+
+def greedy_in_company(request, company):
+    heat = 0.0 if company else request.sampling.temperature
+    return say(request, replace(request.sampling, temperature=heat))
+
+
+def heated_by_company(request, company):
+    hottest = max((each.sampling.temperature for each in company), default=0.0)
+    own = request.sampling.temperature
+    return say(request, replace(request.sampling, temperature=max(hottest, own)))
+
+
+def biased_by_company(request, company):
+    biases = [each.sampling.logit_bias for each in company if each.sampling.logit_bias]
+    own = request.sampling.logit_bias
+    return say(request, replace(request.sampling, logit_bias=own or (biases or [()])[0]))
+
+
+def unbiased_in_company(request, company):
+    bias = () if company else request.sampling.logit_bias
+    return say(request, replace(request.sampling, logit_bias=bias))
+
+
+def as_long_as_the_shortest(request, company):
+    lengths = [each.sampling.max_tokens for each in company]
+    most = min([request.sampling.max_tokens, *lengths])
+    return say(request, replace(request.sampling, max_tokens=most))
+
+
+def longer_in_company(request, company):
+    most = request.sampling.max_tokens + (4 if company else 0)
+    return say(request, replace(request.sampling, max_tokens=most))
+
+
+def test_an_obedient_target_breaks_nothing():
+    result = checked(obedient)
+    assert result.findings == ()
+    assert result.notes == ()
+    _, *rows = result.tables[contract.TITLE]
+    assert all(windows > 0 and ups == downs == 0 for _, windows, ups, downs, _ in rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "aspect"),
+    [
+        (with_stops_of_others, "no stop string of another"),
+        (without_stops_in_company, "the own stop string"),
+        (with_one_seed, "unlike seeds, unlike answers"),
+        (greedy_in_company, "unlike seeds, unlike answers"),
+        (heated_by_company, "greedy answers keep their ticket"),
+        (biased_by_company, "no bias of another"),
+        (unbiased_in_company, "the own bias"),
+        (as_long_as_the_shortest, "the own max_tokens"),
+        (longer_in_company, "the own max_tokens"),
+    ],
+)
+def test_parameters_of_others_are_found(model, aspect):
+    assert aspect in confirmed(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "aspect", "field"),
+    [
+        (with_stops_of_others, "no stop string of another", "stop"),
+        (biased_by_company, "no bias of another", "logit_bias"),
+    ],
+)
+def test_whose_parameters_they_are_is_said(model, aspect, field):
+    h = history("parameter-twins", WINDOWS, model)
+    found = {f.evidence["aspect"]: f for f in contract.check(h).findings}[aspect]
+    source = h.by_id(found.source)
+    assert getattr(source.sampling, field)
+    assert source.window == found.window
+    assert found.source in found.explanation
+    assert found.relation == "concurrent"
+
+
+def test_the_stop_string_that_cut_is_listed_by_the_source_alone():
+    h = history("parameter-twins", WINDOWS, with_stops_of_others)
+    found = confirmed(with_stops_of_others)["no stop string of another"]
+    window = [r for r in h.plans[0].requests if r.window == found.window and r.sampling.stop]
+    own = set(h.by_id(found.source).sampling.stop)
+    cut = [stop for stop in own if repr(stop) in found.explanation]
+    assert len(cut) == 1
+    assert {r.twin or r.id for r in window if cut[0] in r.sampling.stop} == {
+        h.by_id(found.source).twin
+    }
+
+
+def test_a_bias_that_stays_behind_names_the_request_of_an_earlier_window():
+    last = []
+
+    def model(request, company):
+        reply = say(request, request.sampling)
+        if request.sampling.logit_bias:
+            last[:] = [request]
+        elif last and request.window == last[0].window + 1 and request.ticket and not company:
+            return say(request, replace(request.sampling, logit_bias=last[0].sampling.logit_bias))
+        return reply
+
+    h = history("parameter-twins", WINDOWS, model)
+    found = {f.evidence["aspect"]: f for f in contract.check(h).findings}["no bias of another"]
+    assert found.severity == "corruption"
+    assert h.by_id(found.source).window == found.window - 1
+
+
+def once(model, window=3):
+    """A model that does it in one window only."""
+    return lambda request, company: (
+        model(request, company) if request.window == window else obedient(request, company)
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        with_stops_of_others,
+        without_stops_in_company,
+        with_one_seed,
+        heated_by_company,
+        biased_by_company,
+        unbiased_in_company,
+        as_long_as_the_shortest,
+    ],
+)
+def test_once_is_a_note(model):
+    found = checked(once(model)).findings
+    assert found
+    assert {f.severity for f in found} == {"note"}
+    assert all("too few to accuse the target" in f.explanation for f in found)
+
+
+def ignores(**parameters):
+    """A model that never looks at these parameters, alone or in company."""
+    return lambda request, _: say(request, replace(request.sampling, **parameters))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ignores(stop=()),
+        ignores(seed=7),
+        ignores(temperature=0.0),
+        ignores(logit_bias=()),
+    ],
+)
+def test_what_a_target_never_supports_is_said_and_not_held_against_it(model):
+    result = checked(model)
+    assert result.findings == ()
+    assert result.notes
+
+
+def test_lengths_that_are_not_obeyed_alone_are_not_held_against_it():
+    assert checked(ignores(max_tokens=64)).findings == ()
+
+
+def test_a_target_that_gives_random_answers_to_every_seed_is_not_accused():
+    drawn = iter(range(10**9))
+    result = checked(
+        lambda request, _: say(
+            request, replace(request.sampling, seed=request.sampling.seed and next(drawn))
+        )
+    )
+    assert result.findings == ()
+    assert any("does not give one answer to one seed" in note for note in result.notes)
+
+
+def test_a_refused_bias_is_a_note():
+    def model(request, company):
+        if request.sampling.logit_bias:
+            return Reply(outcome="failed", status=400, error="refused with status 400: logit_bias?")
+        return obedient(request, company)
+
+    result = checked(model)
+    assert result.findings == ()
+    assert any("refused with status 400" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_a_noisy_target_is_not_accused(share):
+    """Five tests at 0.001 in all, so a run is accused with a chance of at most 0.1 %, three runs
+    with 0.3 %; test_paired measures that by simulation, this is the same with whole histories.
+    """
+    for seed in range(3):
+        h = history("parameter-twins", WINDOWS, noisy(obedient, share, seed=seed), seed=seed)
+        assert [f for f in contract.check(h).findings if f.severity != "note"] == []
+
+
+@given(st.text(min_size=1, max_size=12).filter(lambda t: t.split() == [t]), st.integers(4, 12))
+def test_one_word_over_and_over_is_seen(word, times):
+    assert said_over_and_over(" ".join([word] * times)) == word
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=4, max_size=12, unique=True))
+def test_different_words_are_no_repetition(words):
+    assert said_over_and_over(" ".join(words)) is None
+
+
+@given(st.text("ab ", max_size=12), st.integers(RUN, 9), st.text("ab ", max_size=12))
+def test_a_run_is_found_anywhere(before, times, after):
+    text = f"{before} {' '.join(['xyz'] * times)} {after}"
+    start, end = run("xyz", text)
+    assert text[start:end].split() == ["xyz"] * times
+
+
+@pytest.mark.parametrize("text", ["xyz xyz", "xyz a xyz b xyz", "axyz xyz xyz", ""])
+def test_less_is_no_run(text):
+    assert run("xyz", text) is None
+
+
+@given(st.text(max_size=40), st.text(max_size=200))
+def test_any_text_can_be_looked_at(unit, text):
+    said_over_and_over(text)
+    if unit:
+        run(unit, text)

@@ -1,0 +1,134 @@
+"""The target serves at the end what it served at the start; a rate limit is no lost capacity."""
+
+import itertools
+import random
+
+import pytest
+from pretending import Reply, history, obedient, plan
+from shorthand import history as line
+
+from leakcheck.analyzer import analyze
+from leakcheck.checks import liveness
+from leakcheck.report import sentences
+
+WINDOWS = 40
+HANGS = Reply(outcome="unknown", status=None, error="no whole answer within 60 s")
+BREAKS = Reply(outcome="unknown", status=500, error="the target answered with status 500: oops")
+GONE = Reply(outcome="failed", status=None, error="no connection to 127.0.0.1:9: refused")
+LIMITED = Reply(outcome="failed", status=429, error="refused with status 429: slow down")
+BUSY = Reply(outcome="failed", status=503, retry_after_s=1.0, error="refused with status 503: busy")
+REFUSED = Reply(outcome="failed", status=400, error="refused with status 400: too long")
+HUNG_UP = Reply(outcome="aborted", status=200)
+
+
+def run(model, windows=WINDOWS):
+    return history("rare-token-passphrase", windows, model, load__requests=4)
+
+
+def from_window(number, reply, share=1.0, seed=0):
+    """A model that gives this reply to a share of requests from some window on."""
+    draws = random.Random(seed)
+    return lambda request, company: (
+        reply if request.window >= number and draws.random() < share else obedient(request, company)
+    )
+
+
+@pytest.mark.parametrize("reply", [HANGS, BREAKS, GONE])
+def test_a_target_that_serves_nobody_in_the_end_has_lost_its_capacity(reply):
+    (found,) = liveness.check(run(from_window(25, reply))).findings
+    assert (found.anomaly, found.severity, found.window) == ("lost-capacity", "error", 30)
+    assert found.evidence["weak_last"] == found.evidence["empty_last"] == 10
+    assert reply.error in found.explanation
+
+
+@pytest.mark.parametrize("reply", [LIMITED, BUSY, REFUSED, HUNG_UP])
+def test_refusals_and_planned_aborts_are_no_lost_capacity(reply):
+    assert liveness.check(run(from_window(25, reply))).findings == ()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_target_that_loses_as_many_from_the_start_is_not_accused(share):
+    for seed in range(10):
+        assert liveness.check(run(from_window(0, HANGS, share, seed))).findings == ()
+
+
+def test_a_target_that_warms_up_slowly_is_not_accused():
+    def model(request, company):
+        return HANGS if request.window < 10 else obedient(request, company)
+
+    assert liveness.check(run(model)).findings == ()
+
+
+def test_a_target_that_answers_some_in_the_end_is_slow_and_not_lost():
+    """Nobody in less than half of the last windows: overload, until it is shown to be more."""
+    assert liveness.check(run(from_window(25, HANGS, share=0.6))).findings == ()
+
+
+def test_a_dead_target_of_few_windows_is_not_told_from_chance():
+    result = liveness.check(run(from_window(8, HANGS), windows=13))
+    assert result.findings == ()
+    assert "13 windows are too few" in result.notes[0]
+
+
+def test_two_times_seven_windows_are_enough():
+    assert liveness.check(run(from_window(7, HANGS), windows=14)).findings
+
+
+def answering_one_of_each_window(last):
+    """From window 25 on only the first request of each phase in company is answered; the request
+    `last` is not.
+    """
+
+    def model(request, company):
+        first = all(request.id < each.id for each in company)
+        lost = request.window >= 25 and (not first or not company)
+        return HANGS if lost or request.id == last else obedient(request, company)
+
+    return model
+
+
+@pytest.mark.parametrize("cell", ["alone", "planted"])
+def test_where_some_are_answered_it_counts_whether_the_last_one_alone_is(cell):
+    name, few = "mixed-batch-differential", {"load__requests": 6}
+    last, seed = next(
+        (request, seed)
+        for seed in itertools.count()
+        if (request := plan(name, WINDOWS, seed=seed, **few).requests[-1]).cell == cell
+    )
+    h = history(name, WINDOWS, answering_one_of_each_window(last.id), seed=seed, **few)
+    found = liveness.check(h).findings
+    assert len(found) == (cell == "alone")
+    assert all(f.evidence["empty_last"] == 0 for f in found)
+
+
+def test_lost_capacity_is_an_error_of_the_verdict_and_of_the_report():
+    report = analyze(
+        history(
+            "concurrency-sweep",
+            WINDOWS,
+            from_window(25, HANGS),
+            load__requests=4,
+            gate__min_windows=1,
+        )
+    )
+    (verdict,) = report.verdicts
+    assert (verdict.status, report.exit_code) == ("error", 4)
+    assert verdict.reasons[0].startswith("the target lost capacity")
+    assert "the target lost capacity" in sentences.headline(report)
+    assert [f.anomaly for f in sentences.grave(report)] == ["lost-capacity"]
+
+
+def test_a_leak_beats_lost_capacity():
+    def model(request, company):
+        if request.window >= 25:
+            return HANGS
+        other = next((each for each in company if each.passphrase), None)
+        said = obedient(request, company).text
+        return Reply(text=f"{said} {other.passphrase.text}" if other else said)
+
+    report = analyze(history("concurrency-sweep", WINDOWS, model, load__requests=4))
+    assert report.verdicts[0].status == "leak"
+
+
+def test_requests_that_were_never_sent_are_nobodys_fault():
+    assert liveness.check(line("a> a=a | b. | c.")).findings == ()
