@@ -6,14 +6,15 @@ target owes counts: a refusal (429, 503 with a time to come back, any other 4xx)
 a request that was never sent and one whose worker died are left out. So a rate limit is no lost
 capacity, nor is a target that is slow from the start, or slow to warm up.
 
-Two things together make `lost-capacity`. Windows in which less than half was answered are more
-frequent in the last part of the run than in the first (Fisher's exact test, one-sided, the window
-as the unit). And at the very end nobody is served: nobody was answered in most of the last windows,
-or the last request, with nothing else in flight, was not.
+Two things together make `lost-capacity`. Windows in which less than half was answered come later
+than the others (rank test, one-sided, the window as the unit; it does not matter when it began).
+And at the very end nobody is served: nobody was answered in most of the last windows, or the last
+request, with nothing else in flight, was not.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,6 @@ CHECK = "liveness"
 TITLE = "Answered at the start and at the end"
 COLUMNS = ("part of the run", "windows", "less than half answered", "nobody answered")
 ALPHA = 0.001
-LEAST_WINDOWS = 7
-"""Fewer on each side can never be told from chance at 0.001: 1 / (14 choose 7) is 0.0003."""
 _TIMED_OUT = 408
 
 
@@ -49,22 +48,27 @@ class _Window:
 
 
 def check(history: History, *, part: float = 0.25, alpha: float = ALPHA) -> CheckResult:
-    """Compare the first `part` of the windows with the last, at least LEAST_WINDOWS of each."""
+    """Compare when windows went wrong; the end of the run is the last `part` of its windows."""
     windows = _windows(history)
-    size = max(int(part * len(windows)), LEAST_WINDOWS)
-    if len(windows) < 2 * size:
-        note = (
-            f"{len(windows)} windows are too few to see whether capacity was lost: "
-            f"{2 * LEAST_WINDOWS} are needed"
-        )
-        return CheckResult(check=CHECK, notes=(note,))
-    first, last = windows[:size], windows[-size:]
-    counts = [(sum(w.weak for w in its), sum(not w.answered for w in its)) for its in (first, last)]
-    p = evidence.fisher_one_sided(counts[1][0], size, counts[0][0], size)
-    dead = 2 * counts[1][1] > size or _last_alone_was_lost(history, windows)
-    rows = tuple((name, size, *each) for name, each in zip(("first", "last"), counts, strict=True))
-    findings = (_finding(history, last, counts, p),) if p <= alpha and dead else ()
-    return CheckResult(check=CHECK, findings=findings, tables={TITLE: (COLUMNS, *rows)})
+    if not windows:
+        return CheckResult(check=CHECK, notes=("no window in which the target owed an answer",))
+    size = max(1, math.ceil(part * len(windows)))
+    end = windows[-size:]
+    weak = [place for place, window in enumerate(windows) if window.weak]
+    p = evidence.later(weak, [place for place, w in enumerate(windows) if not w.weak])
+    dead = 2 * sum(not w.answered for w in end) > size or _last_alone_was_lost(history, windows)
+    found = p <= alpha and dead
+    rows = ((name, *_counts(its)) for name, its in (("start", windows[:size]), ("end", end)))
+    return CheckResult(
+        check=CHECK,
+        findings=(_finding(history, windows, size, p),) if found else (),
+        tables={TITLE: (COLUMNS, *rows)},
+    )
+
+
+def _counts(windows: Sequence[_Window]) -> tuple[int, int, int]:
+    """Windows, those with less than half answered, those with nobody answered."""
+    return len(windows), sum(w.weak for w in windows), sum(not w.answered for w in windows)
 
 
 def _windows(history: History) -> list[_Window]:
@@ -110,15 +114,15 @@ def _last_alone_was_lost(history: History, windows: Sequence[_Window]) -> bool:
     return final in last.lost and not together
 
 
-def _finding(
-    history: History, last: Sequence[_Window], counts: list[tuple[int, int]], p: float
-) -> Finding:
-    window = next(each for each in last if each.weak)
-    lost = [history.answer(name) for each in last for name in each.lost]
-    error, times = Counter(a.error or "no reason given" for a in lost if a is not None).most_common(
-        1
-    )[0]
-    request, size = history.by_id(window.lost[0]), len(last)
+def _finding(history: History, windows: Sequence[_Window], size: int, p: float) -> Finding:
+    _, weak, empty = _counts(windows[-size:])
+    good = max(place for place, window in enumerate(windows) if not window.weak)
+    window = next(each for each in windows[good + 1 :] or windows[-1:] if each.lost)
+    lost = [history.answer(name) for each in windows[-size:] for name in each.lost]
+    errors = Counter(answer.error or "no reason given" for answer in lost if answer is not None)
+    error, times = errors.most_common(1)[0]
+    request = history.by_id(window.lost[0])
+    before = sum(not each.weak for each in windows)
     return Finding(
         check=CHECK,
         anomaly="lost-capacity",
@@ -128,16 +132,17 @@ def _finding(
         recipient=request.id,
         excerpt=error,
         explanation=(
-            f"the target lost capacity: less than half was answered in {counts[1][0]} of the last "
-            f"{size} windows and nobody in {counts[1][1]}, under the load of which the first "
-            f"{size} windows failed in {counts[0][0]} (Fisher's exact test, one-sided: "
-            f"p = {p:.2g}); first {who(request, window=True)}, most often ({times} times): {error}"
+            f"the target lost capacity: of the last {size} windows {weak} were answered by less "
+            f"than half and {empty} not at all, while {before} of all {len(windows)} windows, "
+            f"under the same load, were served (rank test, one-sided: p = {p:.2g}); first "
+            f"{who(request, window=True)}, most often ({times} times): {error}"
         ),
         evidence={
-            "windows": size,
-            "weak_first": counts[0][0],
-            "weak_last": counts[1][0],
-            "empty_last": counts[1][1],
+            "windows": len(windows),
+            "served": before,
+            "end": size,
+            "weak_at_end": weak,
+            "empty_at_end": empty,
             "p": p,
         },
     )
