@@ -225,6 +225,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=None,
         install=preempt_restore,
-        engine_flags=("--blocks=96",),
+        engine_flags=("--blocks=48",),
     ),
 )
