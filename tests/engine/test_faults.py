@@ -82,54 +82,6 @@ def test_prefix_length_only_stays_with_one_source(make_engine):
     assert len({tokens[0] // 50 for tokens in newest}) == 1
 
 
-# --- mask-broadcast ------------------------------------------------------------------------------
-
-
-def uneven_batch(engine):
-    """The first batch of a short and a long request; (batch, rows of the short, of the long)."""
-    engine.submit(ask("short", range(10, 13)))
-    engine.submit(ask("long", range(50, 70)))
-    batch = engine.batcher.build(engine.scheduler.schedule())
-    rows = {
-        name: [i for i, row in enumerate(batch.rows) if row.sequence.request.id == name]
-        for name in ("short", "long")
-    }
-    return batch, rows["short"], rows["long"]
-
-
-def test_mask_broadcast_shows_the_short_row_its_neighbours_last_blocks(make_engine):
-    engine = make_engine(block_size=4)
-    install("mask-broadcast", engine=engine)
-    batch, short, long = uneven_batch(engine)
-    assert batch.table[short[-1], 1:].tolist() == batch.table[long[-1], 1:].tolist()
-    assert batch.mask[short[-1], 0, -1].tolist() == [True] * 3 + [False] + [True] * 16
-
-
-def test_without_mask_broadcast_the_short_row_sees_itself_only(make_engine):
-    engine = make_engine(block_size=4)
-    batch, short, _ = uneven_batch(engine)
-    assert set(batch.table[short[-1], 1:].tolist()) == {engine.store.padding_block}
-    assert batch.mask[short[-1], 0, -1].tolist() == [True] * 3 + [False] * 17
-
-
-def test_mask_broadcast_changes_the_short_answer_and_not_the_long_one(make_engine):
-    engine = make_engine(block_size=4)
-    install("mask-broadcast", engine=engine)
-    engine.submit(ask("short", range(10, 13)))
-    engine.submit(ask("long", range(50, 70)))
-    got = answers(engine)
-    assert got["short"] != alone(make_engine, range(10, 13))
-    assert got["long"] == alone(make_engine, range(50, 70))
-
-
-def test_mask_broadcast_leaves_equal_lengths_alone(make_engine):
-    engine = make_engine(block_size=4)
-    install("mask-broadcast", engine=engine)
-    engine.submit(ask("one", range(10, 13)))
-    engine.submit(ask("two", range(50, 53)))
-    assert answers(engine)["one"] == alone(make_engine, range(10, 13))
-
-
 # --- the table -----------------------------------------------------------------------------------
 
 
