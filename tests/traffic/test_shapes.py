@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from leakcheck import scenario, wording
-from leakcheck.passphrase import load_words
+from leakcheck.passphrase import assert_separate, load_words
 from leakcheck.records import TargetFacts
 from leakcheck.traffic.shared_prefix import KINDS, TIMINGS, Cell, grid
 
@@ -169,3 +169,13 @@ def test_logprobs_are_asked_only_of_a_target_that_gives_them():
             r.sampling.top_logprobs for r in planned("mixed-batch-differential", 2, facts=facts)
         }
         assert asked == ({None, 5} if reports else {None})
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("facts", [TargetFacts(), CONTINUES])
+def test_no_phrase_is_in_another_s_payload_whatever_the_target(name, facts):
+    read = scenario.read(PATHS[name], {"load.windows": 4, "load.phantoms": 9})
+    made = scenario.plan(read, seed=5, facts=facts, words=load_words(), style="phrase")
+    assert_separate([made])
+    again = scenario.plan(read, seed=5, facts=facts, words=load_words(), style="phrase")
+    assert made == again
