@@ -22,12 +22,13 @@ from leakcheck.engine.inspection.library import (
 )
 from leakcheck.engine.inspection.rehearsal import Asked, Loaded, Played
 from leakcheck.engine.inspection.watch import Contact, Watch
+from leakcheck.engine.snapshot import snapshot
 from leakcheck.engine.values import EngineError, EngineOptions
 
 BOUND = 5.0
 """A bound is this multiple of the largest honest deviation but one in a thousand."""
 QUANTILE = 0.999
-BLOCKS = 22
+BLOCKS = 14
 """Too few for the traffic, so that blocks are evicted and requests preempted."""
 SPARE_TOKENS = 32
 
@@ -65,24 +66,32 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What a run under a fault showed. `crossings`: (reader, writer) across salts, with blocks."""
+    """What a run under a fault showed.
+
+    `contacts`: reads of what a request had not computed. `inherited`: such reads of a prefix that
+    it shares as it should, with a request that had been contaminated when it computed it.
+    `crossings`: (reader, writer) across salts, with the blocks. `leaked_blocks` have references in
+    the end that no live request explains.
+    """
 
     played: Played
     names: tuple[str, ...]
     contacts: tuple[Contact, ...]
+    inherited: tuple[Contact, ...]
     drifts: tuple[Drift, ...]
     extra_keys: int
     missing_keys: int
     crossings: dict[tuple[int, int], set[int]]
+    leaked_blocks: int
 
     @property
     def proofs(self) -> tuple[Contact, ...]:
         """Blocks that are another request's, by their fingerprint."""
-        return tuple(its for its in self.contacts if self.foreign(its))
-
-    def foreign(self, contact: Contact) -> bool:
-        """Whether the block's content was computed for another request."""
-        return contact.source is not None and contact.source.request != contact.request
+        return tuple(
+            its
+            for its in self.contacts
+            if its.source is not None and its.source.request != its.request
+        )
 
     @property
     def first_layer(self) -> int | None:
@@ -90,9 +99,12 @@ class Examination:
         return min((its.layer for its in self.proofs or self.contacts), default=None)
 
 
-def rehearse(loaded: Loaded, *, seed: int, options: EngineOptions | None = None) -> Rehearsal:
-    """The runs without a fault; by `options` with the number of blocks of `BLOCKS`."""
-    options = options or replace(EngineOptions(), num_blocks=BLOCKS, seed=seed)
+def rehearse(loaded: Loaded, *, seed: int) -> Rehearsal:
+    """The runs without a fault, of traffic and projections by this seed.
+
+    EngineError when these alone already show a contamination, or break.
+    """
+    options = EngineOptions(num_blocks=BLOCKS, seed=seed)
     lone = loaded.engine(replace(options, prefix_cache=False))
     plan = rehearsal.traffic(lone.vocabulary, seed)
     salts = {its.request.id: its.request.salt for its in plan}
@@ -145,23 +157,39 @@ def examine(
     rehearsed: Rehearsal,
     install: Callable[[Engine], None],
     *,
-    options: EngineOptions | None = None,
+    share_partial: bool = False,
 ) -> Examination:
     """The same requests together once more, on an engine that `install` does something to."""
-    engine = rehearsed.loaded.engine(options or rehearsed.options)
+    engine = rehearsed.loaded.engine(replace(rehearsed.options, share_partial=share_partial))
     install(engine)
     salts = {its.request.id: its.request.salt for its in rehearsed.plan}
     watch = Watch(engine, rehearsed.solo.copy(), rehearsed.sketcher, salts)
     played = rehearsal.together(engine, rehearsed.plan, rehearsed.tokens)
+    contacts = sorted(watch.contacts.values(), key=lambda its: (its.step, its.layer, its.head))
+    inherited = [its for its in contacts if same_prefix(rehearsed, its)]
+    pool = snapshot(engine, model="", latencies={})
     return Examination(
         played=played,
         names=rehearsed.solo.names,
-        contacts=tuple(sorted(watch.contacts.values(), key=lambda its: (its.step, its.layer))),
+        contacts=tuple(its for its in contacts if its not in inherited),
+        inherited=tuple(inherited),
         drifts=tuple(drift(watch, layer, float(b)) for layer, b in enumerate(rehearsed.bounds)),
         extra_keys=watch.extra_keys,
         missing_keys=watch.missing_keys,
         crossings=watch.crossings,
+        leaked_blocks=len(pool.leaked) + len(pool.lost),
     )
+
+
+def same_prefix(rehearsed: Rehearsal, contact: Contact) -> bool:
+    """Whether the prefix cache does right to share this block, whatever its content has become."""
+    source = contact.source
+    if source is None or contact.where != "blocks" or source.ordinal != contact.ordinal:
+        return False
+    end = (contact.ordinal + 1) * rehearsed.options.block_size
+    names = rehearsed.solo.names
+    mine, other = (rehearsed.tokens[names[one]][:end] for one in (contact.request, source.request))
+    return mine == other and contact.request != source.request
 
 
 def drift(watch: Watch, layer: int, bound: float) -> Drift:
@@ -197,7 +225,18 @@ WHERE = {
 
 def signature(seen: Examination) -> Signature:
     """The first of the patterns of a difference that this run shows."""
-    for rule in (foreign, unknown, masked, positional, tokens, crossed, later, numeric, sampled):
+    for rule in (
+        foreign,
+        unknown,
+        masked,
+        positional,
+        tokens,
+        crossed,
+        later,
+        numeric,
+        starved,
+        sampled,
+    ):
         found = rule(seen)
         if found is not None:
             return found
@@ -241,7 +280,7 @@ def unknown(seen: Examination) -> Signature | None:
     return Signature(
         name="strange KV",
         contaminated=True,
-        sentence=f"keys and values are read that the request did not compute; {what}; {WHERE[ways]}",
+        sentence=f"a request reads keys and values that it did not compute; {what}; {WHERE[ways]}",
     )
 
 
@@ -335,6 +374,20 @@ def numeric(seen: Examination) -> Signature | None:
         sentence=(
             f"keys and values differ by at most {worst:.2g} (relative), beyond the noise of"
             " batching, and are nobody else's: rounding, not contamination"
+        ),
+    )
+
+
+def starved(seen: Examination) -> Signature | None:
+    """Requests that never end, blocks that never come back."""
+    if not seen.leaked_blocks and not seen.played.unfinished:
+        return None
+    return Signature(
+        name="capacity",
+        contaminated=False,
+        sentence=(
+            f"keys and values are clean; {seen.leaked_blocks} blocks never came back and"
+            f" {len(seen.played.unfinished)} of {len(seen.names)} requests never ended"
         ),
     )
 

@@ -54,7 +54,10 @@ class Library:
 
 
 def empty_library(
-    names: tuple[str, ...], positions: int, block_size: int, stores: list[tuple[torch.Tensor, ...]]
+    names: tuple[str, ...],
+    positions: int,
+    block_size: int,
+    stores: list[tuple[torch.Tensor, torch.Tensor]],
 ) -> Library:
     """Room for `positions` of each request, shaped as each layer's (keys, values) stores."""
     room = (len(names), -(-positions // block_size) * block_size)

@@ -65,8 +65,8 @@ class Played:
 
 
 def traffic(vocabulary: int, seed: int) -> list[Asked]:
-    """Twelve requests: ragged, with early finishers, late joiners, an abort, cached and near-cached
-    prefixes, another salt, other sampling parameters, and some on their own at the end.
+    """Fourteen requests: ragged, with early finishers, late joiners, an abort, cached, evicted and
+    almost cached prefixes, another salt, other parameters, and some on their own at the end.
     """
     rng = Random(f"inspect {seed}")
 
@@ -76,13 +76,13 @@ def traffic(vocabulary: int, seed: int) -> list[Asked]:
     head, first, third = some(HEAD), some(70), some(45)
     altered = (*third[:3], third[4], *third[4:])
     warm = SamplingParams(temperature=0.8, seed=seed)
-    biased = SamplingParams(logit_bias=((rng.randrange(FIRST_TOKEN, vocabulary), 4.0),))
+    biased = SamplingParams(logit_bias=((rng.randrange(FIRST_TOKEN, vocabulary), 40.0),))
     plan: list[tuple[tuple[int, ...], int, int | None, dict[str, Any]]] = [
-        (first, 10, 0, {}),
+        (first, 24, 0, {}),
         (some(21), 6, 0, {"params": warm}),
-        (third, 16, 0, {}),
+        (third, 24, 0, {}),
         (some(33), 3, 0, {}),
-        (head + some(30), 8, 3, {"params": replace(warm, seed=seed + 1)}),
+        (head + some(30), 16, 3, {"params": replace(warm, seed=seed + 1)}),
         (some(90), 30, 3, {"abort_step": 9}),
         (head + some(12), 8, 6, {}),
         (some(52), 6, 6, {"params": biased}),
@@ -90,6 +90,8 @@ def traffic(vocabulary: int, seed: int) -> list[Asked]:
         (altered, 4, None, {}),
         (some(40), 4, None, {}),
         (some(25), 4, None, {}),
+        (third, 4, None, {}),
+        (first, 4, None, {}),
     ]
     return [asked(f"r{n:02}", *each) for n, each in enumerate(plan)]
 
