@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from leakcheck.engine.faults.fault import Fault, Seams, patch
 
 if TYPE_CHECKING:
+    from leakcheck.engine.engine import Engine
     from leakcheck.engine.rows import Work
     from leakcheck.engine.sequence import Sequence
 
@@ -29,10 +30,7 @@ def stale_block(seams: Seams, rate: float, rng: Random) -> None:
     def wrap_commit(original: Callable[[list[Work]], None]) -> Callable[[list[Work]], None]:
         def commit(work: list[Work]) -> None:
             for item in work:
-                end = item.start + item.count
-                for ordinal in range(item.start // size, -(-end // size)):
-                    block = item.sequence.table[ordinal]
-                    filled[block] = max(filled.get(block, 0), min(end - ordinal * size, size))
+                count_filled(item, filled, size)
             original(work)
 
         return commit
@@ -44,21 +42,31 @@ def stale_block(seams: Seams, rate: float, rng: Random) -> None:
             scheduler.count_prefix(sequence)  # what follows is no hit of the prefix cache
             placed = len(sequence.table) * size >= len(sequence.tokens)
             if placed and rng.random() < rate:
-                sequence.computed = skipped(sequence)
+                sequence.computed = already_filled(sequence, filled, size)
             return True
 
         return place
 
-    def skipped(sequence: Sequence) -> int:
-        known = sequence.computed
-        for ordinal in range(known // size, len(sequence.table)):
-            known = max(known, ordinal * size + filled.get(sequence.table[ordinal], 0))
-            if known < (ordinal + 1) * size:
-                break
-        return min(known, len(sequence.tokens) - 1)
-
     patch(scheduler, "commit", wrap_commit)
     patch(scheduler, "place", wrap_place)
+
+
+def count_filled(work: Work, filled: dict[int, int], size: int) -> None:
+    """Raise the count of each block that this work writes into."""
+    end = work.start + work.count
+    for ordinal in range(work.start // size, -(-end // size)):
+        block = work.sequence.table[ordinal]
+        filled[block] = max(filled.get(block, 0), min(end - ordinal * size, size))
+
+
+def already_filled(sequence: Sequence, filled: dict[int, int], size: int) -> int:
+    """Positions that count as computed, by what the blocks' former owners filled."""
+    known = sequence.computed
+    for ordinal in range(known // size, len(sequence.table)):
+        known = max(known, ordinal * size + filled.get(sequence.table[ordinal], 0))
+        if known < (ordinal + 1) * size:
+            break
+    return min(known, len(sequence.tokens) - 1)
 
 
 def early_free(seams: Seams, rate: float, rng: Random) -> None:
@@ -110,18 +118,10 @@ def async_reclaim(seams: Seams, _rate: float, _rng: Random) -> None:
             nonlocal steps
             steps += 1
             while late and late[0][0] <= steps:
-                retire(late.pop(0)[1])
+                free_again(seams.engine, late.pop(0)[1], free)
             return original()
 
         return schedule
-
-    def retire(block: int) -> None:
-        if not pool.references[block]:
-            return
-        if block in seams.engine.prefix.by_block:
-            pool.forget(block)
-        pool.references[block] = 0
-        free(block)
 
     def wrap_release(original: Callable[[int], None]) -> Callable[[int], None]:
         def release(block: int) -> None:
@@ -133,6 +133,16 @@ def async_reclaim(seams: Seams, _rate: float, _rng: Random) -> None:
     patch(pool, "reclaim", wrap_reclaim)
     patch(pool, "release", wrap_release)
     patch(scheduler, "schedule", wrap_schedule)
+
+
+def free_again(engine: Engine, block: int, free: Callable[[int], None]) -> None:
+    """The late half of a release: whoever holds the block now has lost it without knowing."""
+    if not engine.pool.references[block]:
+        return
+    if block in engine.prefix.by_block:
+        engine.pool.forget(block)
+    engine.pool.references[block] = 0
+    free(block)
 
 
 def refcount_leak(seams: Seams, rate: float, rng: Random) -> None:

@@ -280,6 +280,6 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=None,
         install=stale_index,
-        engine_flags=("--blocks=64",),
+        engine_flags=("--blocks=48",),
     ),
 )
