@@ -20,7 +20,7 @@ from leakcheck.engine.inspection.compare import (
     compare_all,
     lengths_up_to,
 )
-from leakcheck.engine.inspection.owntext import sample_text
+from leakcheck.engine.inspection.owntext import own_text
 from leakcheck.engine.inspection.passes import Pass, fresh_cache, run_whole
 from leakcheck.engine.inspection.specimens import DTYPES, SPECIMENS, obtain
 from leakcheck.engine.inspection.ways import ways
@@ -55,7 +55,7 @@ def main(given: argparse.Namespace) -> int:
 
 def inspect_model(model: Any, tokenizer: Any, given: argparse.Namespace, console: Console) -> int:
     """All of the screen for one loaded model."""
-    text = sample_text(model, given.tokens, rows=1, seed=given.seed)
+    text = own_text(given.model, model, tokenizer, given.tokens, rows=1, seed=given.seed)
     setting = Setting(
         model=model,
         tokenizer=tokenizer,
@@ -92,8 +92,8 @@ def heading(given: argparse.Namespace, model: Any) -> str:
         f"inspect cache {given.model}: {config.model_type}, {dtype_name(model)} on"
         f" {model.device.type}, {config.num_hidden_layers} layers, {queries} query heads,"
         f" {attention} attention\n"
-        f"{given.tokens} tokens of its own text (seed {given.seed}), half as the prompt, half one"
-        f" by one; lengths {', '.join(map(str, lengths_up_to(given.tokens)))}\n"
+        f"{given.tokens} tokens of its own kind of text (seed {given.seed}): half as the prompt,"
+        f" half one by one\nlengths: {', '.join(map(str, lengths_up_to(given.tokens)))}\n"
     )
 
 
