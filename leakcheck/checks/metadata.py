@@ -127,7 +127,7 @@ def _foreign_hits(history: History, sent: list[_Sent]) -> Iterator[_Hit]:
 
 def _common(one: str, other: str, *, at_least: int) -> str:
     """The common beginning, if it is longer than `at_least` characters; else nothing."""
-    if not other.startswith(one[: at_least + 1]):
+    if len(one) <= at_least or not other.startswith(one[: at_least + 1]):
         return ""
     low, high = at_least, min(len(one), len(other))
     while low < high:

@@ -19,6 +19,7 @@ from leakcheck.records import Request, Sampling
 from leakcheck.traffic import Window, user_text
 
 BEFORE, AFTER, PRESSURE = "before", "after", "pressure"
+_BETWEEN_WORDS = 30  # after more than these a small model forgets its ticket
 
 
 def plan(
@@ -92,7 +93,7 @@ def _request(
     words = max(1, round((prefix_tokens - facts.overhead_tokens) / facts.tokens_per_word))
     owner = window.owner(owns=owns)
     topic = wording.FREE.format(topic=rng.choice(wording.TOPICS))
-    before = rng.randint(0, words)
+    between = rng.randint(0, min(words, _BETWEEN_WORDS))
     return window.request(
         number,
         phase=0,
@@ -100,8 +101,8 @@ def _request(
         ask="free" if goes_on else "eliciting",
         text=user_text(
             **owner,
-            before=wording.sentences(rng, before),
-            between=wording.sentences(rng, words - before),
+            before=wording.sentences(rng, words - between),
+            between=wording.sentences(rng, between),
             ask=topic if goes_on else wording.ELICITING,
             passphrase_first=rng.random() < 0.5,  # noqa: PLR2004 - either way
         ),

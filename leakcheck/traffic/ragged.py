@@ -21,6 +21,9 @@ from leakcheck.traffic.concurrent import ask_text
 ALONE, RAGGED = "alone", "ragged"
 _STRIDE = 7  # walks through the sizes in a mixed order; sizes that it divides take their turn too
 _FEW_WORDS = 2
+_BETWEEN_WORDS = 30  # after more than these a small model forgets its ticket
+_EXTREMES = (1, 2)
+"""The second request of a window is the longest possible, the third the shortest."""
 
 
 def plan(
@@ -49,7 +52,7 @@ def plan(
         ask: Ask = (
             "eliciting" if draw < eliciting else "free" if draw < eliciting + free else "neutral"
         )
-        if number == 0:
+        if number == 0 or (ask == "free" and number in _EXTREMES):
             ask = "eliciting"
         words = _words(window, number, max_words if ask != "free" else max_words // 4)
         request = _request(window, number, ask, words, owns=number == 0 or rng.random() < owners)
@@ -75,8 +78,8 @@ def _words(window: Window, number: int, most: int) -> int:
     """Words of filler: the second and third of a window are the extremes, the others are drawn
     evenly over orders of magnitude.
     """
-    if number in (1, 2):
-        return most if number == 1 else _FEW_WORDS
+    if number in _EXTREMES:
+        return most if number == _EXTREMES[0] else _FEW_WORDS
     return round(math.exp(window.rng.uniform(math.log(_FEW_WORDS), math.log(most))))
 
 
@@ -84,7 +87,7 @@ def _request(window: Window, number: int, ask: Ask, words: int, *, owns: bool) -
     rng = window.rng
     owner = window.owner(owns=owns)
     text, answer = ask_text(window, ask)
-    before = rng.randint(0, words)
+    between = rng.randint(0, min(words, _BETWEEN_WORDS))
     return window.request(
         number,
         phase=0,
@@ -92,8 +95,8 @@ def _request(window: Window, number: int, ask: Ask, words: int, *, owns: bool) -
         ask=ask,
         text=user_text(
             **owner,
-            before=wording.sentences(rng, before),
-            between=wording.sentences(rng, words - before),
+            before=wording.sentences(rng, words - between),
+            between=wording.sentences(rng, between),
             ask=text,
             passphrase_first=rng.random() < 0.5,  # noqa: PLR2004 - either way
         ),
