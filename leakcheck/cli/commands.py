@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from leakcheck.cli import asked
-from leakcheck.errors import UsageError
-from leakcheck.records import EXIT_INTERRUPTED, Report
+from leakcheck.errors import HarnessError, UsageError
+from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
 
@@ -19,6 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     from leakcheck import experiment  # noqa: PLC0415 - heavy
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
+    proof = _proof() if arguments.selftest and not arguments.resume else None
     with progress(sys.stderr) as watch:
         if arguments.resume:
             _require_nothing_else(arguments)
@@ -28,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             options = experiment.Options(
                 scenarios=asked.paths(arguments.scenarios),
                 overrides=asked.overrides(arguments),
-                setup=asked.setup(arguments, arguments.out),
+                setup=replace(asked.setup(arguments, arguments.out), selftest=proof),
             )
             result, folder = experiment.run(options, watch)
     return _show(result, folder)
@@ -54,6 +56,46 @@ def words(arguments: argparse.Namespace) -> int:
         return EXIT_INTERRUPTED
     print(result)
     return 0
+
+
+def selftest(arguments: argparse.Namespace) -> int:
+    """Play every fault of the embedded engine, and none; say whether leakcheck tells them apart."""
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.selftest import campaign, document, table  # noqa: PLC0415 - heavy
+
+    for path in (arguments.out, arguments.docs):
+        if path is not None:
+            document.require_place(path)
+    options = campaign.Options(
+        full=arguments.full,
+        matrix=arguments.matrix,
+        faults=tuple(arguments.fault),
+        scenarios=tuple(arguments.scenario),
+        seeds=arguments.seeds,
+        seed=arguments.seed,
+        budget_s=60.0 * arguments.minutes,
+    )
+    with progress(sys.stderr, campaign.UNIT) as watch:
+        power = campaign.run(options, watch)
+    document.write(power, out=arguments.out, docs=arguments.docs)
+    print(table.terminal(power), end="")
+    return EXIT_CODES["error"] if power.failures else 0
+
+
+def _proof() -> SelfTest:
+    """The fast self-test before a run. Raises HarnessError where it fails: nothing is sent then."""
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.selftest import campaign  # noqa: PLC0415 - heavy
+
+    with progress(sys.stderr, campaign.UNIT) as watch:
+        result = campaign.summary(campaign.run(campaign.Options(), watch))
+    if not result.passed:
+        others = len(result.failures) - 1
+        more = f" (and {others} more; `leakcheck selftest` lists them)" if others else ""
+        raise HarnessError(
+            f"the self-test failed, so nothing was sent to the target: {result.failures[0]}{more}"
+        )
+    return result
 
 
 def analyze(arguments: argparse.Namespace) -> int:

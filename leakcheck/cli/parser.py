@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     its_commands = its.add_subparsers(metavar="COMMAND", required=True)
     _run_parser(its_commands)
     _words_parser(its_commands)
+    _selftest_parser(its_commands)
     command = its_commands.add_parser("analyze", help="the same report again, without the target")
     command.add_argument("run_dir", metavar="RUN_DIR")
     command.set_defaults(command=commands.analyze)
@@ -63,6 +64,8 @@ def _run_parser(its_commands: Any) -> None:
     _target_flags(command)
     add("--out", type=Path, metavar="DIR", help="where run folders go (default reports)")
     add("--resume", metavar="RUN_DIR", type=Path, help="go on with an interrupted run")
+    add("--selftest", action="store_true",
+        help="first prove that leakcheck tells faults from none, else stop (4)")  # fmt: skip
     _override_flags(command)
 
 
@@ -82,6 +85,25 @@ def _words_parser(its_commands: Any) -> None:
         help="requests in flight in each process (default 4)")  # fmt: skip
     add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
     add("--reports", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
+
+
+def _selftest_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "selftest", help="prove that leakcheck can say leak, and does not say it of what is none"
+    )
+    command.set_defaults(command=commands.selftest)
+    add = command.add_argument
+    add("--full", action="store_true", help="20 seeds a fault, 10 a benign one, 30 without one")
+    add("--matrix", action="store_true", help="also each fault in scenarios that do not claim it")
+    add("--fault", action="append", default=[], metavar="NAME", help="only this fault (repeatable)")
+    add("--scenario", action="append", default=[], metavar="NAME",
+        help="only this scenario, held to catch what is played (repeatable)")  # fmt: skip
+    add("--seeds", type=_positive, metavar="N", help="so many seeds a fault")
+    add("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
+    add("--minutes", type=_positive, default=55, metavar="N",
+        help="what --matrix adds is left out after so long (default 55)")  # fmt: skip
+    add("--out", type=Path, metavar="FILE", help="write the figures there, as JSON")
+    add("--docs", type=Path, metavar="FILE", help="write the tables there, as Markdown")
 
 
 def _positive(text: str) -> int:

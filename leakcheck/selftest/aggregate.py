@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from leakcheck import evidence
 from leakcheck.records import Scenario
@@ -97,9 +97,14 @@ def _quiet(name: str, scenario: str, mine: Sequence[Trial], accused: int, of: in
 
 
 def failures(
-    trials: Sequence[Trial], faults: Sequence[FaultRow], scenarios: Sequence[Scenario]
+    trials: Sequence[Trial],
+    faults: Sequence[FaultRow],
+    scenarios: Sequence[Scenario],
+    known: Collection[str],
 ) -> tuple[str, ...]:
-    """What did not behave, a sentence each; empty if all is as it should be."""
+    """What did not behave, a sentence each; empty if all is as it should be. `known`: all faults
+    that there are, of which `faults` were played.
+    """
     table = cells(trials, faults, scenarios)
     said = []
     for fault in faults:
@@ -110,12 +115,11 @@ def failures(
             said.append(f"{fault.name}: no scenario says that it catches this fault")
         elif mine and max(_reached(cell) for cell in mine) < GOAL:
             said.append(_below(max(mine, key=_reached)))
-    names = {fault.name for fault in faults}
     said += [
         f"{scenario.name}: says that it catches {name!r}, and there is no such fault"
         for scenario in scenarios
         for name in scenario.catches
-        if name not in names
+        if name not in known
     ]
     said += [_accusation(each) for each in trials if each.accused and _must_not(each, faults)]
     said += [

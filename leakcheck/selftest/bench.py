@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from transformers import AutoTokenizer
 
@@ -34,6 +34,8 @@ _PATIENCE_S = 20.0
 _SHORT_PATIENCE_S = 4.0
 """Where a fault shows as requests that hang, each of them costs this long."""
 _ONLY_CAPACITY = ("lost-capacity",)
+_REPLAYS = (1, 4, 16, 64)
+"""Looks that send replays before the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,7 @@ class Bench:
 
 
 def _language(path: str) -> _Language:
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
     words = load_words()
     rare = len(whole_token_words(tokenizer, words)) == len(words)
     return _Language(
@@ -170,7 +172,7 @@ class _Play:
                 ended = not self._window(played)
                 played += 1
             final = ended or look == job.windows
-            confirm = not ended and (final or self._worth_replays(look))
+            confirm = not ended and self._worth_replays(look, final=final)
             found = self._judge(final=final, confirm=confirm)
             if found.detected or final:
                 break
@@ -236,9 +238,13 @@ class _Play:
         self._requests += len(requests)
         return self._live.send(self._scenario.name, requests) is None
 
-    def _worth_replays(self, look: int) -> bool:
-        """Replays cost as much as several windows: only for what they can confirm, now and then."""
-        return "lost-answer" in self._job.fault.anomalies and look.bit_count() == 1
+    def _worth_replays(self, look: int, *, final: bool) -> bool:
+        """Replays cost as much as several windows: before the end, and where nobody claims that the
+        fault is caught, they are sent for what only they confirm, and now and then.
+        """
+        if final and self._job.kind != "matrix":
+            return True
+        return "lost-answer" in self._job.fault.anomalies and (final or look in _REPLAYS)
 
     def _judge(self, *, final: bool, confirm: bool) -> Outcome:
         """What a run that ended here would say; its replays are sent into a copy of its folder, and

@@ -41,13 +41,14 @@ UNIT = "trials"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is asked for. `faults` and `scenarios` by name (none: all), `seeds` in place of those of
-    the effort for leaking faults, `seed` the first. `matrix`: also the cells nobody claims, as long
-    as `budget_s` lasts.
+    """What is asked for. `faults` by name (none: all). Scenarios that are named are held to catch
+    all of those, whatever they claim. `seeds` in place of those of the effort, `seed` the first.
+    `matrix`: also the cells nobody claims, as long as `budget_s` lasts.
     """
 
     full: bool = False
     faults: tuple[str, ...] = ()
+    scenarios: tuple[str, ...] = ()
     seeds: int | None = None
     seed: int = 0
     matrix: bool = False
@@ -59,7 +60,7 @@ def run(options: Options, watch: Watch) -> Power:
     """Play everything; return what was found. Raises UsageError for names that do not exist."""
     known = faults()
     chosen = tuple(each for each in known if each.name in _chosen(options, known))
-    scenarios = shipped()
+    scenarios = _held(options, shipped(), chosen)
     todo = jobs(chosen, scenarios, _effort(options), seed=options.seed)
     if options.faults:
         todo = tuple(job for job in todo if job.kind != "healthy")
@@ -79,7 +80,7 @@ def run(options: Options, watch: Watch) -> Power:
         scenarios=tuple(each.name for each in scenarios),
         cells=aggregate.cells(trials, chosen, scenarios),
         quiet=aggregate.quiet(trials, chosen, scenarios),
-        failures=aggregate.failures(trials, chosen, scenarios),
+        failures=aggregate.failures(trials, chosen, scenarios, [each.name for each in known]),
     )
 
 
@@ -124,6 +125,21 @@ def _chosen(options: Options, known: Sequence[FaultRow]) -> frozenset[str]:
             near = plugin.nearest(name, sorted(names))
             raise UsageError(f"--fault: the embedded engine has no fault {name!r}{near}")
     return frozenset(options.faults or names)
+
+
+def _held(
+    options: Options, scenarios: Sequence[Scenario], chosen: Sequence[FaultRow]
+) -> tuple[Scenario, ...]:
+    """The scenarios that are played, and what they are held to."""
+    if not options.scenarios:
+        return tuple(scenarios)
+    by_name = {each.name: each for each in scenarios}
+    for name in options.scenarios:
+        if name not in by_name:
+            near = plugin.nearest(name, sorted(by_name))
+            raise UsageError(f"--scenario: no scenario {name!r} is shipped{near}")
+    leaking = tuple(fault.name for fault in chosen if not fault.benign)
+    return tuple(replace(by_name[name], catches=leaking) for name in options.scenarios)
 
 
 def _effort(options: Options) -> Effort:
