@@ -343,7 +343,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/QwenLM/qwen-code/issues/3521",
             "https://github.com/waybarrios/vllm-mlx/issues/652",
         ),
-        rate=0.15,
+        rate=0.3,
         install=detokenizer_state,
     ),
 )
