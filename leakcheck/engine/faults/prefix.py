@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from leakcheck.engine.faults.fault import Fault, Seams, patch
+from leakcheck.engine.prefix import ROOT
 
 if TYPE_CHECKING:
     from leakcheck.engine.prefix import Entry
@@ -41,8 +42,8 @@ def prefix_hash_collision(seams: Seams, _rate: float, _rng: Random) -> None:
 
     def wrap_digest(original: Callable[..., bytes]) -> Callable[..., bytes]:
         def digest(parent: bytes, tokens: tuple[int, ...], salt: str) -> bytes:
-            whole = int.from_bytes(original(parent, tokens, salt))
-            return (whole % 2**HASH_BITS).to_bytes(2)
+            whole = original(parent, tokens, salt)
+            return (int.from_bytes(whole) % (1 << HASH_BITS)).to_bytes(2)
 
         return digest
 
@@ -89,7 +90,7 @@ def prefix_no_parent(seams: Seams, _rate: float, _rng: Random) -> None:
     def wrap_digest(original: Callable[..., bytes]) -> Callable[..., bytes]:
         def digest(parent: bytes, tokens: tuple[int, ...], salt: str) -> bytes:
             del parent
-            return original(b"", tokens, salt)
+            return original(ROOT, tokens, salt)
 
         return digest
 
@@ -97,7 +98,7 @@ def prefix_no_parent(seams: Seams, _rate: float, _rng: Random) -> None:
         def find(tokens: list[int], salt: str) -> list[Entry]:
             for ordinal in range((len(tokens) - 1) // size - 1, 0, -1):
                 part = tuple(tokens[ordinal * size : (ordinal + 1) * size])
-                entry = prefix.entries.get(prefix.digest(b"", part, salt))
+                entry = prefix.entries.get(prefix.digest(ROOT, part, salt))
                 chain = ancestry(entry) if entry and entry.ordinal == ordinal else []
                 if chain:
                     return chain
@@ -143,7 +144,7 @@ def stale_index(seams: Seams, _rate: float, _rng: Random) -> None:
     def wrap_lookup(original: Callable[..., Entry | None]) -> Callable[..., Entry | None]:
         def lookup(ordinal: int, parent: bytes, tokens: tuple[int, ...], salt: str) -> Entry | None:
             entry = original(ordinal, parent, tokens, salt)
-            # A block on the free list cannot be shared; it still holds what the key says anyway.
+            # A block on the free list cannot be shared: there the key finds nothing.
             handed_out = entry and (pool.references[entry.block] or entry.block in prefix.by_block)
             return entry if handed_out else None
 
@@ -187,7 +188,7 @@ FAULTS: tuple[Fault, ...] = (
         trigger="prompts of more than one block; the more distinct blocks were seen, the likelier",
         effect="blocks of others stand inside the prompt: their passphrases, lost tickets",
         anomalies=("foreign-passphrase", "foreign-answer", "lost-answer", "changed-answer"),
-        strength=f"known blocks / {2**HASH_BITS}, for each block looked up",
+        strength=f"known blocks / {1 << HASH_BITS}, for each block looked up",
         seam="PrefixCache.digest and PrefixCache.matches",
         cases=(
             "https://github.com/vllm-project/vllm/pull/12621",
