@@ -1,88 +1,15 @@
-"""Each fault's mechanism at work inside the engine, and its absence without the fault."""
+"""The table of faults; each fault at work is in tests/engine/faults, one file a layer."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from random import Random
 
 import pytest
 
 from leakcheck.engine import faults
 from leakcheck.engine.delivery import Delivery
-from leakcheck.engine.values import GenerateRequest, SamplingParams
-
-PARAMS = SamplingParams(max_tokens=6, ignore_eos=True, logprobs=0)
-
-
-def install(name, *, engine=None, delivery=None, rate=1.0, seed=0):
-    seams = faults.Seams(engine=engine, delivery=delivery)
-    faults.find(name).install(seams, rate, Random(seed))
-
-
-def ask(name, prompt):
-    return GenerateRequest(id=name, prompt=tuple(prompt), params=PARAMS)
-
-
-def answers(engine):
-    got = {}
-    while engine.has_work:
-        for update in engine.step():
-            got.setdefault(update.id, []).extend(one.token for one in update.logprobs)
-    return got
-
-
-def alone(make_engine, prompt):
-    engine = make_engine(block_size=4)
-    engine.submit(ask("alone", prompt))
-    return answers(engine)["alone"]
-
-
-# --- prefix-length-only --------------------------------------------------------------------------
-
-SOURCE, RECIPIENT = range(10, 31), range(110, 131)
-
-
-def second_table(engine):
-    """The block table that a request gets after another one has finished."""
-    engine.submit(ask("source", SOURCE))
-    engine.step()
-    source = list(engine.scheduler.running[0].table)
-    answers(engine)
-    engine.submit(ask("recipient", RECIPIENT))
-    engine.step()
-    return source, engine.scheduler.running[0]
-
-
-def test_prefix_length_only_puts_the_sources_blocks_into_the_recipients_table(make_engine):
-    engine = make_engine(block_size=4)
-    install("prefix-length-only", engine=engine)
-    source, recipient = second_table(engine)
-    assert recipient.table[:5] == source[:5]
-    assert recipient.cached_tokens == 20
-    assert answers(engine)["recipient"] != alone(make_engine, RECIPIENT)[1:]
-
-
-def test_without_prefix_length_only_the_tables_are_disjoint(make_engine):
-    engine = make_engine(block_size=4)
-    source, recipient = second_table(engine)
-    assert not set(recipient.table) & set(source)
-    assert recipient.cached_tokens == 0
-    assert answers(engine)["recipient"] == alone(make_engine, RECIPIENT)[1:]
-
-
-def test_prefix_length_only_stays_with_one_source(make_engine):
-    engine = make_engine(block_size=4)
-    install("prefix-length-only", engine=engine)
-    engine.submit(ask("older", range(10, 40)))
-    engine.submit(ask("newer", range(50, 71)))
-    answers(engine)
-    newest = [entry.tokens for entry in engine.prefix.find(list(RECIPIENT), "")]
-    assert len({tokens[0] // 50 for tokens in newest}) == 1
-
-
-# --- the table -----------------------------------------------------------------------------------
 
 
 def test_the_table_of_faults_is_printed_without_torch():

@@ -74,6 +74,14 @@ def test_prefix_length_only_puts_the_sources_blocks_into_the_recipients_table(ma
     assert said(engine, recipient) != alone(make_engine, RECIPIENT)
 
 
+def test_without_prefix_length_only_the_tables_are_disjoint(make_engine):
+    engine = make_engine(block_size=4)
+    _, recipient = one_after_another(engine, SOURCE, RECIPIENT)
+    assert not set(recipient.table) & set(blocks_of(engine, SOURCE))
+    assert recipient.cached_tokens == 0
+    assert said(engine, recipient) == alone(make_engine, RECIPIENT)
+
+
 def test_prefix_length_only_stays_with_one_source(make_engine):
     engine = make_engine(block_size=4)
     install("prefix-length-only", engine)
