@@ -89,13 +89,16 @@ def told(history: History) -> list[Told]:
         if seen is None:
             continue
         window = windows.setdefault(int(row.window), Told(window=int(row.window)))
-        answer = Answer(request=request, seen=seen, text=_text(history, request.id, seen))
+        answer = Answer(request=request, seen=seen, text=shown(history, request.id))
         window.cells.setdefault(request.cell, []).append(answer)
     return [windows[number] for number in sorted(windows)]
 
 
-def _text(history: History, request_id: str, seen: Observation) -> str:
-    fields = dict.fromkeys(c.field for c in seen.chunks if ANSWER_FIELDS.fullmatch(c.field))
+def shown(history: History, request_id: str) -> str:
+    """All that the model wrote in an answer: content, reasoning, tool calls, a line each."""
+    seen = history.answer(request_id)
+    chunks = () if seen is None else seen.chunks
+    fields = dict.fromkeys(c.field for c in chunks if ANSWER_FIELDS.fullmatch(c.field))
     return "\n".join(history.text(request_id, name) for name in fields)
 
 

@@ -156,7 +156,7 @@ def _finding(
     history: History, aspect: _Aspect, signs: paired.Signs, first: Sign, *, confirmed: bool
 ) -> Finding:
     request = history.by_id(first.recipient)
-    text, mark = excerpt(history.text(request.id), *first.at)
+    text, mark = excerpt(_parameters.shown(history, request.id), *first.at)
     relation = history.relation(first.source, request.id) if first.source else "unknown"
     counted = f"so in {signs.ups} of {signs.windows} windows"
     if not aspect.rule:
