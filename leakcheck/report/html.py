@@ -192,6 +192,7 @@ def _provenance(report: Report) -> dict[str, str]:
         "took": sentences.duration(report.duration_s),
         "requests": sentences.outcomes(report),
         "exit code": str(report.exit_code),
+        "self-test": sentences.selftest(report) or "none before this run",
         "leakcheck": f"{made.leakcheck}, report schema {report.schema}",
         "python": made.python,
         "platform": made.platform,

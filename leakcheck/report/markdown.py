@@ -176,6 +176,8 @@ def _provenance(report: Report) -> list[str]:
         f"- leakcheck {prose(made.leakcheck)}, Python {prose(made.python)}, {prose(made.platform)}",
         f"- report schema {report.schema}, exit code {report.exit_code}",
     ]
+    if own := sentences.selftest(report):
+        lines.append(f"- {prose(own)}")
     lines += [f"- {prose(e.kind, 60)}: {prose(e.detail)}" for e in report.events[:20] if e.detail]
     return _folded("Provenance", lines)
 

@@ -168,6 +168,18 @@ def outcomes(report: Report) -> str:
     return f"{shown}; {_listed(counted)}" if _listed(counted) else shown
 
 
+def selftest(report: Report) -> str:
+    """What leakcheck had shown of itself before the run, in one line; empty where nothing was."""
+    own = report.provenance.selftest
+    if own is None:
+        return ""
+    return (
+        f"self-test of {own.date}: {'passed' if own.passed else 'FAILED'}; {own.caught} of "
+        f"{own.faults} planted faults caught, {own.accused} of {own.harmless} targets without a "
+        "leak accused"
+    )
+
+
 def headline(report: Report) -> str:
     """The answer in one sentence, without the status word in front."""
     sentence = {

@@ -154,6 +154,8 @@ def _reasons(report: Report) -> Iterator[_Line]:
 def _run(report: Report) -> Iterator[_Line]:
     facts = f"{sentences.outcomes(report)}; {sentences.duration(report.duration_s)}; "
     yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
+    if own := sentences.selftest(report):
+        yield _Line(text=Text(_shown(own, 200)), hang=2)
     for event in report.events:
         if event.kind != "finished":
             kind = event.kind.replace("-", " ")
