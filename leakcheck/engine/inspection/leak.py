@@ -57,8 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     fault = checked(arguments)
     if fault.layer in OUTSIDE:
         told = (
-            f"{fault.name} lives {OUTSIDE[fault.layer]}. Keys and values stay clean, and there is"
-            f" nothing to see inside the model: leakcheck run --fault {fault.name} looks at answers."
+            f"{fault.name} lives {OUTSIDE[fault.layer]}. Keys and values stay clean: there is"
+            f" nothing to see inside the model, and leakcheck run --fault {fault.name} looks at answers."
         )
         sys.stdout.write("\n".join(textwrap.wrap(told, WIDTH)) + "\n")
         return 0
@@ -138,9 +138,9 @@ def screen(
     options = rehearsed.options
     yield from textwrap.wrap(
         f"{len(seen.names)} requests, each alone and then all together in {played.steps} steps, on"
-        f" {options.num_blocks} blocks of {options.block_size} tokens: {played.evictions} evictions,"
-        f" {played.preemptions} preemptions; {played.other_picks} of {played.picks} tokens picked"
-        " otherwise than alone",
+        f" {options.num_blocks} blocks of {options.block_size} tokens: {played.evictions}"
+        f" evictions, {played.preemptions} preemptions; {played.other_picks} of {played.picks}"
+        " tokens picked otherwise than alone",
         WIDTH,
     )
     yield ""
@@ -166,13 +166,13 @@ def layer_table(seen: Examination) -> Iterator[str]:
     foreign = Counter(its.layer for its in seen.proofs)
     strange = Counter(its.layer for its in seen.contacts)
     inherited = Counter(its.layer for its in seen.inherited)
-    yield "        largest relative error against alone          heads of blocks read that are"
-    yield "layer   keys written   values written   noise bound   foreign   nobody's   inherited"
+    yield "        largest relative error against alone         heads of blocks read that are"
+    yield "layer     keys   values   own reads   noise bound       foreign  nobody's  inherited"
     for its in seen.drifts:
         others = strange[its.layer] - foreign[its.layer]
         yield (
-            f"{its.layer:>5}{its.keys:>15.1e}{its.values:>17.1e}{its.bound:>14.1e}"
-            f"{foreign[its.layer]:>10}{others:>11}{inherited[its.layer]:>12}"
+            f"{its.layer:>5}{its.keys:>9.1e}{its.values:>9.1e}{its.read:>12.1e}{its.bound:>14.1e}"
+            f"{foreign[its.layer]:>14}{others:>10}{inherited[its.layer]:>11}"
         )
 
 
