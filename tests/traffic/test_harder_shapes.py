@@ -105,14 +105,14 @@ def test_a_stop_string_never_cuts_a_ticket(windows):
 def test_plain_company_has_neither_heat_nor_stops_nor_biases(windows):
     for window in windows:
         plain = [r.sampling for r in window if r.cell == PLAIN]
-        assert len(plain) == 12
+        assert len(plain) == 10
         assert not any(s.temperature or s.stop or s.logit_bias or s.seed for s in plain)
 
 
 def test_seeded_company_has_one_hot_request(windows):
     for window in windows:
         group = [r.sampling for r in window if r.cell == SEEDED]
-        assert len(group) == 12
+        assert len(group) == 10
         assert sum(s.temperature > 0 for s in group) == 1
 
 
@@ -126,10 +126,10 @@ def test_hot_twins_have_one_payload_and_different_seeds_and_tenants(windows):
 def test_mixed_company_has_every_kind(windows):
     for window in windows:
         mixed = [r.sampling for r in window if r.cell == MIXED]
-        assert len(mixed) == 12
+        assert len(mixed) == 10
         for has in ("temperature", "stop", "logit_bias", "seed"):
             assert any(getattr(s, has) for s in mixed), has
-        assert len({s.max_tokens for s in mixed}) >= 5
+        assert len({s.max_tokens for s in mixed}) >= 4
 
 
 def test_texts_to_be_continued_hold_the_words_to_repeat():
