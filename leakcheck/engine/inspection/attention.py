@@ -22,6 +22,8 @@ NOTHING = 1e-7
 """A weight below this is what a mask leaves."""
 SOMETHING = 1e-3
 """A weight above this is a key that was looked at."""
+MOST_SHARES = 8
+"""Rows that a short history is cut into; a long one is cut into blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,7 @@ def weight_bounds(
 
 
 def shift(
-    reference: Weights, seen: Weights, bounds: list[float], *, layer: int, since: int, bin_size: int
+    reference: Weights, seen: Weights, bounds: list[float], *, layer: int, since: int, block: int
 ) -> Shift | None:
     """How a layer's attention moved for queries from `since` on; None within the bounds."""
     distance = np.nan_to_num(reference.distances(seen)[layer][:, since:])
@@ -145,6 +147,7 @@ def shift(
         for its in (reference, seen)
     )
     length = query + 1
+    bin_size = min(block, -(-length // MOST_SHARES))
     shares = tuple(
         Share(
             first=first,

@@ -27,7 +27,7 @@ from leakcheck.engine.inspection.ways import ways
 from leakcheck.engine.values import EngineError
 
 SPEED_LENGTHS = (16, 64, 256)
-HEADS_SHOWN = 8
+MANY = 100
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -72,9 +72,7 @@ def inspect_model(model: Any, tokenizer: Any, given: argparse.Namespace, console
         outcomes, bounds = compare_all(setting, chosen, lambda: bar.advance(task))
     print_layers(console, model, reference, bounds)
     print_outcomes(console, outcomes, bounds)
-    for outcome in outcomes:
-        if outcome.finding is not None:
-            print_finding(console, outcome.way, outcome.finding, given.block_size)
+    print_findings(console, outcomes, given.block_size)
     if given.seconds > 0:
         print_timing(console, model, text, given.seconds)
     findings = [its.finding for its in outcomes if its.finding is not None]
@@ -136,7 +134,7 @@ def print_outcomes(console: Console, outcomes: list[Outcome], bounds: Bounds) ->
     rows, refusals = [], []
     for its in outcomes:
         if its.refusal is not None:
-            rows.append((its.way, "", "", "", "", "", "refused"))
+            rows.append((its.way, "", "", "", "", "", "does not run"))
             refusals.append(f"{its.way}: {its.refusal}")
             continue
         rows.append(
@@ -144,7 +142,7 @@ def print_outcomes(console: Console, outcomes: list[Outcome], bounds: Bounds) ->
                 its.way,
                 f"{its.longest}",
                 f"{its.error:.1e}",
-                f"{its.of_bound:.2f}",
+                f"{its.of_bound:.2f}" if its.of_bound < MANY else f"{its.of_bound:.0e}",
                 f"{its.gap:.1e}",
                 f"{its.divergence:.1e}",
                 verdict(its.finding),
@@ -157,7 +155,7 @@ def print_outcomes(console: Console, outcomes: list[Outcome], bounds: Bounds) ->
     console.print(screen.table(headings, rows))
     console.print(f"bounds of logits: log-odds {bounds.gap:.1e}, KL {bounds.divergence:.1e} nats")
     for refusal in refusals:
-        console.print(f"refused: {refusal}")
+        console.print(refusal)
 
 
 def verdict(finding: Finding | None) -> str:
@@ -165,6 +163,23 @@ def verdict(finding: Finding | None) -> str:
     if finding is None:
         return "same"
     return "numerics" if finding.only_rounding else finding.diagnosis.cause.upper()
+
+
+def print_findings(console: Console, outcomes: list[Outcome], block: int) -> None:
+    """The first difference of each kind in full, others like it in a line."""
+    seen: set[tuple[str, int]] = set()
+    for outcome in outcomes:
+        if outcome.finding is None:
+            continue
+        its = outcome.finding.diagnosis
+        if (its.cause, its.layer) not in seen:
+            print_finding(console, outcome.way, outcome.finding, block)
+        else:
+            console.print(
+                f"\nlikewise {outcome.way}, at {outcome.finding.tokens} tokens: {its.cause} in"
+                f" layer {its.layer}, first seen when token {its.newest} was computed"
+            )
+        seen.add((its.cause, its.layer))
 
 
 def print_finding(console: Console, way: str, finding: Finding, block: int) -> None:

@@ -206,7 +206,7 @@ def attention_shift(way: Way, job: Job, found: Diagnosis) -> Shift | None:
     with weights_of(job.model, seen, watch):
         way.run(job, watch)
     since = min(found.newest if found.step else found.position, len(job.tokens) - 1)
-    return shift(reference, seen, bounds, layer=found.layer, since=since, bin_size=job.block)
+    return shift(reference, seen, bounds, layer=found.layer, since=since, block=job.block)
 
 
 def with_heads(found: Diagnosis, moved: Shift | None, block: int) -> Diagnosis:

@@ -98,7 +98,8 @@ def cache_size(geometry: Geometry, *, tokens: int, batch: int, dtype: str, block
 def geometry_of(config: dict[str, Any], *, expand_latent: bool = False) -> Geometry:
     """The geometry of a config of transformers. EngineError names what is missing.
 
-    `expand_latent`: MLA kept as full heads, as engines do that do not absorb the projections.
+    `expand_latent`: MLA kept as full heads, as engines do that do not absorb the projections;
+    transformers keeps the latent.
     """
     config = config.get("text_config") or config
     layers = number_of(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")

@@ -21,7 +21,14 @@ def console() -> Console:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> Table:
     """A plain table; a heading that begins with `>` is of a right-aligned column."""
-    made = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    made = Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        show_header=any(headings),
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     for heading in headings:
         right = heading.startswith(">")
         made.add_column(Text(heading.lstrip(">")), justify="right" if right else "left")

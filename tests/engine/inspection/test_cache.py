@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
 from leakcheck.engine.inspection import __main__ as command
-from leakcheck.engine.inspection import passes
+from leakcheck.engine.inspection import cache, passes, screen
 from leakcheck.engine.inspection.compare import Setting, compare_all, lengths_up_to
 from leakcheck.engine.inspection.owntext import sample_text
 from leakcheck.engine.inspection.specimens import SPECIMENS, obtain
@@ -241,11 +243,30 @@ def test_lengths_begin_short_and_double():
     assert lengths_up_to(8) == (8,)
 
 
+def test_the_screen_of_a_difference_names_everything(capsys):
+    model, tokenizer = obtain("tiny-llama", "float32")
+    plant_foreign(model, 1, 1, [1])
+    parser = argparse.ArgumentParser()
+    cache.add_flags(parser)
+    flags = ["tiny-llama", "--tokens", "32", "--block-size", "8", "--seconds", "0"]
+    given = parser.parse_args(flags)
+    assert cache.inspect_model(model, tokenizer, given, screen.console()) == 1
+    said = capsys.readouterr().out
+    assert "DIFFERENCE: DynamicCache, at 32 tokens" in said
+    assert "step 5, which computes token 20; first position 8" in said
+    assert "blocks        1 (tokens 8-15)" in said
+    assert "likely cause  foreign KV" in said
+    assert "of it moved" in said
+    assert "likewise StaticCache" in said
+    assert "DIFFERENT: DynamicCache, StaticCache" in said
+    assert all(len(line) <= 100 for line in said.splitlines())
+
+
 def test_the_screen_of_a_healthy_model(capsys):
     assert command.main(["cache", "tiny-mistral", "--tokens", "16", "--seconds", "0.05"]) == 0
     said = capsys.readouterr().out
     assert "SAME: 5 of 5 ways" in said
-    assert "refused: paged engine: layer 0 of this mistral model keeps a DynamicSliding" in said
+    assert "paged engine: layer 0 of this mistral model keeps a DynamicSliding" in said
     assert "p99.9" in said
     assert all(len(line) <= 100 for line in said.splitlines())
 

@@ -150,7 +150,7 @@ def test_transformers_allocates_what_is_computed(fields):
         for states in (layer.keys, layer.values)
     )
     for its in (config.to_dict(), fields):
-        geometry = geometry_of(its, expand_latent=True)
+        geometry = geometry_of(its)
         assert cache_size(geometry, tokens=40, batch=3, dtype="float32").total == allocated
 
 
