@@ -15,6 +15,7 @@ RUN = 3
 """So many times in a row makes a token that nobody would repeat a signature of its bias."""
 _OWN_RUN = 4
 """So often a biased request has to repeat its token, and nothing else, to have obeyed."""
+_LETTERS = 2
 _PERIOD = re.compile(rf"(.{{1,40}}?)\1{{{_OWN_RUN - 1},}}", re.DOTALL)
 
 
@@ -254,12 +255,17 @@ def _same(first: Answer, second: Answer) -> bool:
 
 
 def said_over_and_over(text: str) -> str | None:
-    """The unit that an answer repeats and says nothing else, as `run` looks for it; else None."""
+    """The unit that an answer repeats and says nothing else, as `run` looks for it; else None.
+
+    Only one with two letters at least: rulers, dots and zeros come in rows without any bias.
+    """
     words = text.split()
+    unit = ""
     if len(words) >= _OWN_RUN and len(set(words[:-1])) == 1 and words[0].startswith(words[-1]):
-        return words[0]
-    whole = _PERIOD.fullmatch("".join(words))
-    return whole[1] if whole and len(words) == 1 else None
+        unit = words[0]
+    elif len(words) == 1 and (whole := _PERIOD.fullmatch(words[0])):
+        unit = whole[1]
+    return unit if sum(letter.isalpha() for letter in unit) >= _LETTERS else None
 
 
 def run(unit: str, text: str) -> tuple[int, int] | None:

@@ -226,9 +226,18 @@ def test_a_noisy_target_is_not_accused(share):
         assert [f for f in contract.check(h).findings if f.severity != "note"] == []
 
 
-@given(st.text(min_size=1, max_size=12).filter(lambda t: t.split() == [t]), st.integers(4, 12))
+@given(st.from_regex(r"[^\W\d_]{2}\S{0,8}", fullmatch=True), st.integers(4, 12))
 def test_one_word_over_and_over_is_seen(word, times):
     assert said_over_and_over(" ".join([word] * times)) == word
+
+
+@pytest.mark.parametrize("text", ["- - - - -", "--------", "0 0 0 0 0", "00000000", ". . . . ."])
+def test_rulers_and_zeros_are_no_signature_of_a_bias(text):
+    assert said_over_and_over(text) is None
+
+
+def test_a_unit_without_spaces_is_seen():
+    assert said_over_and_over("helohelohelohelo") == "helo"
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=4, max_size=12, unique=True))
