@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     if fault.layer in OUTSIDE:
         told = (
             f"{fault.name} lives {OUTSIDE[fault.layer]}. Keys and values stay clean: there is"
-            f" nothing to see inside the model, and leakcheck run --fault {fault.name} looks at answers."
+            f" nothing to see inside the model; leakcheck run --fault {fault.name} sees answers."
         )
         sys.stdout.write("\n".join(textwrap.wrap(told, WIDTH)) + "\n")
         return 0

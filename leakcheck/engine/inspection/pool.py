@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -130,13 +131,14 @@ def refusal(url: str, status: int, body: bytes) -> str:
 def decoded(url: str, raw: bytes) -> PoolState:
     """The record behind the JSON."""
     try:
-        state = msgspec.json.decode(raw, type=PoolState)
+        form = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
+        state = msgspec.json.decode(raw, type=PoolState) if form == FORMAT else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EngineError(f"{url} is no embedded engine: /debug/pool holds no pool") from error
-    if state.format != FORMAT:
+    if state is None:
         raise EngineError(
-            f"the engine at {url} is of another version: its pool is in the form "
-            f"{printable(state.format)}, and this reads {FORMAT}"
+            f"{url} is no embedded engine of this version: its pool is in the form"
+            f" {printable(str(form))}, and this reads {FORMAT}"
         )
     return state
 
