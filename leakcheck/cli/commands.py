@@ -72,6 +72,7 @@ def selftest(arguments: argparse.Namespace) -> int:
         faults=tuple(arguments.fault),
         scenarios=tuple(arguments.scenario),
         seeds=arguments.seeds,
+        windows=arguments.windows,
         seed=arguments.seed,
         budget_s=60.0 * arguments.minutes,
     )

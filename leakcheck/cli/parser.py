@@ -100,6 +100,7 @@ def _selftest_parser(its_commands: Any) -> None:
         help="only this scenario, held to catch what is played (repeatable)")  # fmt: skip
     add("--seeds", type=_positive, metavar="N", help="so many seeds a fault")
     add("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
+    add("--windows", type=_positive, metavar="N", help="at most so many windows a trial")
     add("--minutes", type=_positive, default=55, metavar="N",
         help="what --matrix adds is left out after so long (default 55)")  # fmt: skip
     add("--out", type=Path, metavar="FILE", help="write the figures there, as JSON")

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from transformers import AutoTokenizer
-
 from leakcheck import analyzer, embedded, experiment, history, runfolder, scenario, session, survey
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.errors import LeakcheckError, TargetError
@@ -137,6 +135,8 @@ class Bench:
 
 
 def _language(path: str) -> _Language:
+    from transformers import AutoTokenizer  # noqa: PLC0415 - a second to import
+
     tokenizer: Any = AutoTokenizer.from_pretrained(path)
     words = load_words()
     rare = len(whole_token_words(tokenizer, words)) == len(words)

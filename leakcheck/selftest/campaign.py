@@ -33,6 +33,8 @@ BENCHES = 2
 _WORKERS = 2
 """Processes of a bench: fewer than scenarios ask for, with more lanes each; a start takes one CPU
 second, and what they do next to nothing."""
+_WORTH_A_BENCH = 5
+"""Trials that take about as long as a bench takes to start."""
 _OVERRIDES = {"gate.min_windows": 1, "load.phantoms": 9}
 """So few windows are no reason here; phantoms cost time and say nothing of faults."""
 MATRIX_SEEDS = 2
@@ -42,7 +44,8 @@ UNIT = "trials"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What is asked for. `faults` by name (none: all). Scenarios that are named are held to catch
-    all of those, whatever they claim. `seeds` in place of those of the effort, `seed` the first.
+    all of those, whatever they claim. `seeds` and `windows` in place of those of the effort, `seed`
+    the first.
     `matrix`: also the cells nobody claims, as long as `budget_s` lasts.
     """
 
@@ -50,6 +53,7 @@ class Options:
     faults: tuple[str, ...] = ()
     scenarios: tuple[str, ...] = ()
     seeds: int | None = None
+    windows: int | None = None
     seed: int = 0
     matrix: bool = False
     budget_s: float = 55 * 60
@@ -146,6 +150,8 @@ def _effort(options: Options) -> Effort:
     effort = FULL if options.full else FAST
     if options.seeds is not None:
         effort = replace(effort, seeds=options.seeds, benign_seeds=options.seeds)
+    if options.windows is not None:
+        effort = replace(effort, windows=options.windows, quiet_windows=options.windows)
     return replace(effort, matrix_seeds=MATRIX_SEEDS) if options.matrix else effort
 
 
@@ -192,7 +198,7 @@ def _played(
             while (job := queue.next()) is not None:
                 queue.put(bench.play(job))
 
-    count = max(1, min(options.benches, len(todo)))
+    count = min(options.benches, math.ceil(len(todo) / _WORTH_A_BENCH)) or 1
     with ThreadPoolExecutor(count) as pool:
         running = [pool.submit(work, f"bench-{number}") for number in range(count)]
         try:
