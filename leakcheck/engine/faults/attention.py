@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakcheck.engine.sequence import Sequence
 
     Gather = Callable[[torch.Tensor, Batch], torch.Tensor]
+    Positions = npt.NDArray[np.int64]
 
 LEAKS = ("foreign-passphrase", "foreign-answer", "lost-answer", "changed-answer")
 
@@ -54,7 +55,7 @@ def mask_broadcast(seams: Seams, _rate: float, _rng: Random) -> None:
 
 
 def position_restart(seams: Seams, _rate: float, _rng: Random) -> None:
-    """The tokens computed behind a cached prefix are told positions from 0 on."""
+    """The tokens computed behind a cached prefix count, and see, positions from 0 on."""
     scheduler, batcher = seams.engine.scheduler, seams.engine.batcher
     prefixes: dict[Sequence, int] = {}
 
@@ -72,22 +73,28 @@ def position_restart(seams: Seams, _rate: float, _rng: Random) -> None:
 
         return remove
 
-    def wrap_ids(
-        original: Callable[..., npt.NDArray[np.int64]],
-    ) -> Callable[..., npt.NDArray[np.int64]]:
-        def position_ids(
-            rows: list[Row], positions: npt.NDArray[np.int64]
-        ) -> npt.NDArray[np.int64]:
-            told = original(rows, positions)
-            for index, row in enumerate(rows):
-                told[index] = (told[index] - prefixes.get(row.sequence, 0)).clip(0)
-            return told
+    def restarted(rows: list[Row], positions: Positions) -> Positions:
+        told = positions.copy()
+        for index, row in enumerate(rows):
+            told[index, -row.count :] -= prefixes.get(row.sequence, 0)
+        return told
+
+    def wrap_ids(original: Callable[..., Positions]) -> Callable[..., Positions]:
+        def position_ids(rows: list[Row], positions: Positions) -> Positions:
+            return original(rows, restarted(rows, positions))
 
         return position_ids
+
+    def wrap_mask(original: Callable[..., Any]) -> Callable[..., Any]:
+        def mask(rows: list[Row], positions: Positions, keys: int) -> Any:
+            return original(rows, restarted(rows, positions), keys)
+
+        return mask
 
     patch(scheduler, "count_prefix", wrap_count)
     patch(scheduler, "remove", wrap_remove)
     patch(batcher, "position_ids", wrap_ids)
+    patch(batcher, "mask", wrap_mask)
 
 
 def one_layer_bleed(seams: Seams, rate: float, rng: Random) -> None:
@@ -213,19 +220,17 @@ FAULTS: tuple[Fault, ...] = (
         name="position-restart",
         layer="attention",
         mechanism=(
-            "The tokens computed behind a cached prefix, of the prompt and of the answer, are given"
-            " positions from 0 on instead of positions that go on after the prefix. Every key and"
-            " value is the request's own, but the distances to the prefix are wrong, in every"
-            " layer; what is computed so goes into the prefix cache for the next request."
+            "The tokens computed behind a cached prefix, of the prompt and of the answer, count"
+            " their positions from 0 on instead of after the prefix. They are rotated by those positions,"
+            " and the causal mask is made of them: the first tokens of the prompt are seen, the"
+            " rest of it, the ticket too, is not. Every key and value is the request's own; what is"
+            " computed so goes into the prefix cache for the next request."
         ),
         trigger="a prompt that begins with at least one cached block",
-        effect=(
-            "no foreign content; the warm answer is another than the cold one, and may lose the"
-            " ticket"
-        ),
+        effect="no foreign content; an answer that is right cold loses its ticket warm",
         anomalies=("changed-answer", "lost-answer"),
         strength="every prefix hit",
-        seam="Scheduler.count_prefix, Scheduler.remove and Batcher.position_ids",
+        seam="Scheduler.count_prefix, Scheduler.remove, Batcher.position_ids and Batcher.mask",
         cases=(
             "https://github.com/unslothai/unsloth/pull/3795",
             "https://github.com/ml-explore/mlx-lm/issues/1805",

@@ -129,6 +129,19 @@ def test_without_position_restart_positions_go_on_after_the_prefix(faulty):
     assert warm_positions(faulty()) == [[12, 13, 14], [15], [16], [17], [18], [19]]
 
 
+def seen_keys(engine):
+    """How many keys each column of the first warm step may look at."""
+    alone(engine, PROMPT)
+    submit(engine, "warm", PROMPT)
+    batch = engine.batcher.build(engine.scheduler.schedule())
+    return batch.mask[:, 0, -1].sum(dim=-1).tolist()
+
+
+def test_position_restart_hides_the_end_of_the_prefix(faulty):
+    assert seen_keys(faulty("position-restart")) == [1, 2, 3]
+    assert seen_keys(faulty()) == [13, 14, 15]
+
+
 def test_position_restart_changes_the_warm_answer_and_not_the_cold_one(faulty):
     engine = faulty("position-restart")
     cold, warm = alone(engine, PROMPT), alone(engine, PROMPT)
