@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from leakcheck.cli import asked
-from leakcheck.errors import HarnessError, UsageError
+from leakcheck.errors import UsageError
 from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
@@ -90,12 +90,7 @@ def _proof() -> SelfTest:
 
     with progress(sys.stderr, campaign.UNIT) as watch:
         result = campaign.summary(campaign.run(campaign.Options(), watch))
-    if not result.passed:
-        others = len(result.failures) - 1
-        more = f" (and {others} more; `leakcheck selftest` lists them)" if others else ""
-        raise HarnessError(
-            f"the self-test failed, so nothing was sent to the target: {result.failures[0]}{more}"
-        )
+    campaign.require_passed(result)
     return result
 
 

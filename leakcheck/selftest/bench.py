@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,10 +39,13 @@ _REPLAYS = (1, 4, 16, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What all benches share. `root` is where the run folders of trials go."""
+    """What all benches share. `root` is where the run folders of trials go; once `stop` is set, the
+    trials in progress end at their next window.
+    """
 
     root: Path
     scenarios: Mapping[str, Scenario]
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +111,7 @@ class Bench:
 
     def _play(self, job: Job) -> _Play:
         assert self._language is not None  # noqa: S101 - inside the context
-        return _Play(self._common.scenarios[job.scenario], self._language, self._open(job), job)
+        return _Play(self._common, self._language, self._open(job), job)
 
     def _open(self, job: Job) -> Session:
         """A fresh lifetime with the job's fault, and a run folder for it."""
@@ -150,8 +154,9 @@ def _language(path: str) -> _Language:
 class _Play:
     """One trial in progress."""
 
-    def __init__(self, its: Scenario, language: _Language, live: Session, job: Job) -> None:
-        self._scenario = its
+    def __init__(self, common: Common, language: _Language, live: Session, job: Job) -> None:
+        self._scenario = common.scenarios[job.scenario]
+        self._stop = common.stop
         self._language = language
         self._live = live
         self._job = job
@@ -169,7 +174,7 @@ class _Play:
         played, ended, found = 0, False, None
         for look in looks(job.windows) if job.fault.anomalies else (job.windows,):
             while played < look and not ended:
-                ended = not self._window(played)
+                ended = not self._window(played) or self._stop.is_set()
                 played += 1
             final = ended or look == job.windows
             confirm = not ended and self._worth_replays(look, final=final)

@@ -20,7 +20,7 @@ import msgspec
 
 import leakcheck
 from leakcheck import plugin, scenario
-from leakcheck.errors import UsageError
+from leakcheck.errors import HarnessError, UsageError
 from leakcheck.records import SCHEMA, Scenario, SelfTest
 from leakcheck.selftest import aggregate
 from leakcheck.selftest.bench import Bench, Common
@@ -102,6 +102,16 @@ def summary(power: Power) -> SelfTest:
         accused=sum(each.accused.events > 0 for each in whole),
         failures=power.failures,
     )
+
+
+def require_passed(result: SelfTest) -> None:
+    """Raise HarnessError, which names the first failure, for a self-test that failed."""
+    if not result.passed:
+        others = len(result.failures) - 1
+        more = f" (and {others} more; `leakcheck selftest` lists them)" if others else ""
+        raise HarnessError(
+            f"the self-test failed, so nothing was sent to the target: {result.failures[0]}{more}"
+        )
 
 
 def faults() -> tuple[FaultRow, ...]:
@@ -189,7 +199,7 @@ class _Queue:
 def _played(
     common: Common, todo: Sequence[Job], options: Options, watch: Watch
 ) -> tuple[Trial, ...]:
-    """Every trial, in the order of the jobs. Ctrl-C ends it after the trials in progress."""
+    """Every trial, in the order of the jobs."""
     queue = _Queue(todo, time.monotonic() + options.budget_s, watch)
     watch("selftest", 0, len(todo))
 
@@ -204,7 +214,8 @@ def _played(
         try:
             for each in running:
                 each.result()
-        finally:
+        finally:  # at Ctrl-C nobody waits for what is in progress
             queue.drop()
+            common.stop.set()
     place = {(job.fault.name, job.scenario, job.seed): n for n, job in enumerate(todo)}
     return tuple(sorted(queue.trials, key=lambda t: place[t.fault, t.scenario, t.seed]))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from selftest.made import FAULTS, SCENARIOS, trial
 
-from leakcheck.errors import RunFolderError, UsageError
+from leakcheck.errors import HarnessError, RunFolderError, UsageError
 from leakcheck.selftest import aggregate, document, table
-from leakcheck.selftest.campaign import summary
+from leakcheck.selftest.campaign import require_passed, summary
 from leakcheck.selftest.values import HEALTHY, Power
 
 NAMES = [fault.name for fault in FAULTS]
@@ -125,3 +125,11 @@ def test_the_summary_counts_faults_and_harmless_targets():
         False, 0, 1, 1, 1,
     )  # fmt: skip
     assert bad.failures == BAD.failures
+
+
+def test_a_run_does_not_begin_after_a_selftest_that_failed():
+    require_passed(summary(GOOD))
+    with pytest.raises(HarnessError, match="nothing was sent to the target: swap: caught") as told:
+        require_passed(summary(BAD))
+    assert told.value.exit_code == 4
+    assert str(told.value).endswith("(and 1 more; `leakcheck selftest` lists them)")
