@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakcheck import evidence, plugin
-from leakcheck.analyzer import curves, exposure
+from leakcheck.analyzer import curves, exposure, tracing
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import foreign_passphrase, own_answer
 from leakcheck.history import History
@@ -135,7 +135,7 @@ def _judged(history: History, plan: Plan, results: Sequence[CheckResult]) -> Ver
         bound=case.bound,
         false_match_bound=case.false_match_bound,
         exposure=case.exposure,
-        findings=case.findings[:KEPT_FINDINGS],
+        findings=tuple(tracing.linked(history, f) for f in case.findings[:KEPT_FINDINGS]),
         findings_total=len(case.findings),
         notes=(*_notes(history), *(n for r in results for n in r.notes)),
         curves=curves.draw(history, leaking_recipients(case.findings)),
