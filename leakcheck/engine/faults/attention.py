@@ -73,21 +73,15 @@ def position_restart(seams: Seams, _rate: float, _rng: Random) -> None:
 
         return remove
 
-    def restarted(rows: list[Row], positions: Positions) -> Positions:
-        told = positions.copy()
-        for index, row in enumerate(rows):
-            told[index, -row.count :] -= prefixes.get(row.sequence, 0)
-        return told
-
     def wrap_ids(original: Callable[..., Positions]) -> Callable[..., Positions]:
         def position_ids(rows: list[Row], positions: Positions) -> Positions:
-            return original(rows, restarted(rows, positions))
+            return original(rows, restarted(rows, positions, prefixes))
 
         return position_ids
 
     def wrap_mask(original: Callable[..., Any]) -> Callable[..., Any]:
         def mask(rows: list[Row], positions: Positions, keys: int) -> Any:
-            return original(rows, restarted(rows, positions), keys)
+            return original(rows, restarted(rows, positions, prefixes), keys)
 
         return mask
 
@@ -95,6 +89,14 @@ def position_restart(seams: Seams, _rate: float, _rng: Random) -> None:
     patch(scheduler, "remove", wrap_remove)
     patch(batcher, "position_ids", wrap_ids)
     patch(batcher, "mask", wrap_mask)
+
+
+def restarted(rows: list[Row], positions: Positions, prefixes: dict[Sequence, int]) -> Positions:
+    """Positions counted from the end of each row's cached prefix; padding stays -1."""
+    told = positions.copy()
+    for index, row in enumerate(rows):
+        told[index, -row.count :] -= prefixes.get(row.sequence, 0)
+    return told
 
 
 def one_layer_bleed(seams: Seams, rate: float, rng: Random) -> None:
@@ -221,8 +223,8 @@ FAULTS: tuple[Fault, ...] = (
         layer="attention",
         mechanism=(
             "The tokens computed behind a cached prefix, of the prompt and of the answer, count"
-            " their positions from 0 on instead of after the prefix. They are rotated by those positions,"
-            " and the causal mask is made of them: the first tokens of the prompt are seen, the"
+            " their positions from 0 on instead of after the prefix. They are rotated by those"
+            " positions, and the causal mask is made of them: the first tokens of the prompt are seen, the"
             " rest of it, the ticket too, is not. Every key and value is the request's own; what is"
             " computed so goes into the prefix cache for the next request."
         ),
