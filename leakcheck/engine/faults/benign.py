@@ -34,7 +34,7 @@ FORCED = 1e4
 INVENTED_WORDS = 6
 SHORTEST_WORD = 4
 REFUSAL = " I am sorry, but I can not help with that."
-REQUESTS_A_LIFE = 64
+REQUESTS_A_LIFE = 100
 DOWN_S = 0.25
 REQUESTS_PER_S, BURST = 24.0, 12.0
 
