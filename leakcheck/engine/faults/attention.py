@@ -224,9 +224,9 @@ FAULTS: tuple[Fault, ...] = (
         mechanism=(
             "The tokens computed behind a cached prefix, of the prompt and of the answer, count"
             " their positions from 0 on instead of after the prefix. They are rotated by those"
-            " positions, and the causal mask is made of them: the first tokens of the prompt are seen, the"
-            " rest of it, the ticket too, is not. Every key and value is the request's own; what is"
-            " computed so goes into the prefix cache for the next request."
+            " positions, and the causal mask is made of them: of the prefix only the first tokens"
+            " are seen, the rest, the ticket too, is not. Every key and value is the request's own;"
+            " what is computed so goes into the prefix cache for the next request."
         ),
         trigger="a prompt that begins with at least one cached block",
         effect="no foreign content; an answer that is right cold loses its ticket warm",
