@@ -161,6 +161,7 @@ class _Play:
         self._live = live
         self._job = job
         self._ids = itertools.count()
+        self._side = live.folder.with_name(f"{live.folder.name}.confirm")
         self._facts = TargetFacts()
         self._requests = 0
 
@@ -182,7 +183,8 @@ class _Play:
             if found.detected or final:
                 break
         assert found is not None  # noqa: S101 - there is a look at the end
-        shutil.rmtree(self._live.folder)
+        for used in (self._live.folder, self._side):
+            shutil.rmtree(used, ignore_errors=True)
         return Trial(
             kind=job.kind,
             fault=job.fault.name,
@@ -259,18 +261,17 @@ class _Play:
         found = self._outcome(live.folder)
         if found.detected or not confirm:
             return found
-        side = live.folder.with_name(live.folder.name + ".confirm")
         if final:
-            side = live.folder
-        elif not confirmations(history.read(live.folder)):
+            experiment.confirm(live)
+            return self._outcome(live.folder)
+        if not confirmations(history.read(live.folder)):
             return found
-        else:
-            shutil.copytree(live.folder, side)
-            live.runner.move(live.opened.target, side)
-        experiment.confirm(replace(live, folder=side))
-        found = self._outcome(side)
-        if not final:
-            shutil.rmtree(side)
+        shutil.rmtree(self._side, ignore_errors=True)
+        shutil.copytree(live.folder, self._side)
+        live.runner.move(live.opened.target, self._side)
+        experiment.confirm(replace(live, folder=self._side))
+        found = self._outcome(self._side)
+        if not found.detected:
             live.runner.move(live.opened.target, live.folder)
         return found
 

@@ -68,7 +68,9 @@ def run(options: Options, watch: Watch) -> Power:
     todo = jobs(chosen, scenarios, _effort(options), seed=options.seed)
     if options.faults:
         todo = tuple(job for job in todo if job.kind != "healthy")
-    with tempfile.TemporaryDirectory(prefix="leakcheck-selftest-") as root:
+    with tempfile.TemporaryDirectory(
+        prefix="leakcheck-selftest-", ignore_cleanup_errors=True
+    ) as root:
         common = Common(root=Path(root), scenarios={each.name: each for each in scenarios})
         trials = _played(common, todo, options, watch)
     return Power(
