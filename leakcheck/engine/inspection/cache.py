@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from leakcheck.engine.inspection import screen, timing
 from leakcheck.engine.inspection.bounds import Bounds
@@ -67,8 +65,8 @@ def inspect_model(model: Any, tokenizer: Any, given: argparse.Namespace, console
     console.print(heading(given, model))
     reference, chosen = run_whole(model, setting.text), ways(model)
     runs = len(chosen) * len(setting.lengths)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("comparing", total=runs, visible=sys.stderr.isatty())
+    with screen.progress() as bar:
+        task = bar.add_task("comparing", total=runs)
         outcomes, bounds = compare_all(setting, chosen, lambda: bar.advance(task))
     print_layers(console, model, reference, bounds)
     print_outcomes(console, outcomes, bounds)
@@ -88,8 +86,8 @@ def heading(given: argparse.Namespace, model: Any) -> str:
     attention = config._attn_implementation  # noqa: SLF001 # its only name
     return (
         f"inspect cache {given.model}: {config.model_type}, {dtype_name(model)} on"
-        f" {model.device.type}, {config.num_hidden_layers} layers, {queries} query heads,"
-        f" {attention} attention\n"
+        f" {model.device.type}, {config.num_hidden_layers} layers, {queries} query"
+        f" heads, {attention} attention\n"
         f"{given.tokens} tokens of its own kind of text (seed {given.seed}): half as the prompt,"
         f" half one by one\nlengths: {', '.join(map(str, lengths_up_to(given.tokens)))}\n"
     )

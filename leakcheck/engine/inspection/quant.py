@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from leakcheck.engine.inspection import screen
 from leakcheck.engine.inspection.owntext import START, own_text
@@ -85,8 +83,8 @@ def main(given: argparse.Namespace) -> int:
         f"inspect quant {given.model}: {model.config.model_type}, computed in float32\n{rows} x"
         f" {length} tokens {origin}\n{note}"
     )
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=rows * len(KINDS), visible=sys.stderr.isatty())
+    with screen.progress() as bar:
+        task = bar.add_task("reading", total=rows * len(KINDS))
         costs = costs_of(model, text, lambda: bar.advance(task))
     parts = parts_up_to(length, START if given.text is None else 1)
     print_perplexity(console, costs, parts)

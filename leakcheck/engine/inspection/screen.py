@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +18,12 @@ def console() -> Console:
     """Standard output; 100 columns where it is no terminal."""
     wide = None if sys.stdout.isatty() else WIDTH
     return Console(width=wide, highlight=False, soft_wrap=False)
+
+
+def progress() -> Progress:
+    """A bar on standard error, only on a terminal."""
+    hidden = not sys.stderr.isatty()
+    return Progress(console=Console(stderr=True), transient=True, disable=hidden)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> Table:

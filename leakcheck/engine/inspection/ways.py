@@ -154,14 +154,14 @@ def paged(job: Job, watch: Watch) -> None:
     needed = (COMPANIONS + 2) * (2 * len(job.tokens) // job.block + 2)
     options = EngineOptions(num_blocks=needed, block_size=job.block, step_tokens=24, seed=job.seed)
     engine = Engine(job.model, job.tokenizer, shapes, options)
-    scripts = {OWN: list(job.tokens)}
+    scripts: dict[str, list[int]] = {}
     watch_engine(engine, watch, scripts)
     shared = job.tokens[: job.prompt // 2]
     submit(engine, scripts, "sharer", [*shared, *job.strangers(5)], len(shared) + 3)
     drain(engine)
-    submit(engine, scripts, OWN, list(job.tokens), job.prompt)
+    submit(engine, scripts, OWN, list(job.tokens[:-1]), job.prompt)
     for number in range(COMPANIONS):
-        length = max(2, len(job.tokens) * (number + 1) // 3)
+        length = max(2, (len(job.tokens) - 1) * (number + 1) // COMPANIONS)
         submit(engine, scripts, f"stranger {number}", job.strangers(length), max(1, length // 2))
     drain(engine)
 
@@ -170,7 +170,7 @@ def submit(
     engine: Engine, scripts: dict[str, list[int]], name: str, tokens: list[int], prompt: int
 ) -> None:
     """A request that will say what the script holds after the prompt, and one token more."""
-    scripts[name] = [*tokens, 0]
+    scripts[name] = [*tokens, 0]  # what it says last is never computed
     params = SamplingParams(max_tokens=len(tokens) - prompt + 1, ignore_eos=True)
     engine.submit(GenerateRequest(id=name, prompt=tuple(tokens[:prompt]), params=params))
 

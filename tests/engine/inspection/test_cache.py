@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from leakcheck.engine.inspection import cache, passes, screen
 from leakcheck.engine.inspection.compare import Setting, compare_all, lengths_up_to
 from leakcheck.engine.inspection.owntext import sample_text
 from leakcheck.engine.inspection.specimens import SPECIMENS, obtain
-from leakcheck.engine.inspection.ways import OWN, Way, one_by_one, ways
+from leakcheck.engine.inspection.ways import OWN, Way, dynamic, one_by_one, ways
 
 BLOCK = 8
 TOKENS = 40
@@ -60,8 +61,8 @@ def plant_positions(model, shift=1):
     return model.register_forward_pre_hook(hook, with_kwargs=True)
 
 
-def plant_mask(model, layers, hidden=3):
-    """The first keys are invisible to a query with a history, in these layers."""
+def plant_mask(model, layers, hidden=3, head=None):
+    """The first keys are invisible to a query with a history, in these layers (and one head)."""
 
     def hook(module, args, kwargs):
         states = args[0] if args else kwargs["hidden_states"]
@@ -69,8 +70,8 @@ def plant_mask(model, layers, hidden=3):
         past = int(cache.get_seq_length(module.layer_idx)) if cache is not None else 0
         if states.shape[1] == 1 and past:
             keys = past + 1
-            visible = torch.ones(1, 1, 1, keys, dtype=torch.bool)
-            visible[..., :hidden] = False
+            visible = torch.ones(1, model.config.num_attention_heads, 1, keys, dtype=torch.bool)
+            visible[:, slice(head, None if head is None else head + 1), :, :hidden] = False
             if model.config._attn_implementation == "eager":
                 lowest = torch.finfo(states.dtype).min
                 visible = torch.zeros(visible.shape, dtype=states.dtype).masked_fill(
@@ -156,6 +157,37 @@ def test_a_mask_that_hides_the_first_keys_is_placed(layer):
     assert moved.hidden
     assert moved.shares[0].first == 0
     assert moved.outside < 1e-3
+
+
+@pytest.mark.parametrize("head", [0, 3])
+def test_a_mask_wrong_in_one_head_names_that_head(head):
+    model, tokenizer = obtain("tiny-qwen", "float32")
+    plant_mask(model, [1], head=head)
+    its = found(model, tokenizer, "DynamicCache").diagnosis
+    assert (its.cause, its.layer, its.heads) == ("mask", 1, (head,))
+
+
+def test_a_difference_that_float32_does_not_show_is_rounding():
+    model, tokenizer = obtain("tiny-llama", "bfloat16")
+
+    def coarse(job, watch):
+        half = job.model.dtype != torch.float32
+        tokens = (*job.tokens[:5], 0, *job.tokens[6:]) if half else job.tokens
+        dynamic(replace(job, tokens=tokens), watch)
+
+    outcomes = compared(model, tokenizer, chosen=[Way(name="coarse", run=coarse)])
+    finding = outcomes["coarse"].finding
+    assert finding.only_rounding
+    assert not finding.contamination
+    assert finding.diagnosis.cause == "wrong token"
+
+
+def test_a_sequence_as_long_as_the_model_allows_runs_in_the_engine():
+    model, tokenizer = obtain("tiny-llama", "float32")
+    model.config.max_position_embeddings = 16
+    (outcome,) = compared(model, tokenizer, "paged", lengths=(16,)).values()
+    assert outcome.refusal is None
+    assert outcome.longest == 16
 
 
 def test_a_mask_wrong_in_every_layer_is_placed_in_the_first():
