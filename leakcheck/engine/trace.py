@@ -10,7 +10,7 @@ prefix cache knows the block), `step` and `mask` (shape [rows, 1, width, keys] o
 of that step; None outside a step that computed anything). They are:
 
     alloc     a block that was never used is taken        reuse    one that was: `was` wrote it last
-    share     one more reference                          release  one less, others remain
+    share     one more reference, see `same_prefix`       release  one less, others remain
     free      the last reference is gone                  copy     `source` was copied into `block`
     keep      the prefix cache knows the block from now   evict    given up; `forgotten` there too
     write     a request fills positions of the block      read     a request attends to the block
@@ -18,7 +18,8 @@ of that step; None outside a step that computed anything). They are:
 `write` and `read` come once for each request and use of a block, with `ordinal` (which block of its
 positions); they are what the step's slots, tables and mask say. Other lines: `start` (a new engine:
 every block is empty), `request` (`id`, `target_id`: what the client sees, `client_id`: its
-X-Request-Id), `end` (a choice of a request has ended).
+X-Request-Id), `end` (a choice of a request has ended). `same_prefix` of a block shared by its
+prefix: whether its tokens, all before them and the salt are those of the request.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakcheck.engine.faults import patch
+from leakcheck.engine.prefix import ROOT
 from leakcheck.engine.values import EngineError
 
 if TYPE_CHECKING:
     from leakcheck.engine.answer import Call
     from leakcheck.engine.engine import Engine
+    from leakcheck.engine.prefix import Entry
     from leakcheck.engine.rows import Batch
+    from leakcheck.engine.sequence import Sequence
     from leakcheck.engine.server import Api
 
 CAUSES = {
@@ -136,6 +140,7 @@ class Tracer:
         pool, scheduler = self.engine.pool, self.engine.scheduler
         for method, cause in CAUSES.items():
             patch(scheduler, method, partial(self.acting, cause=cause))
+        patch(scheduler, "reuse_prefix", self.reusing)
         patch(pool, "allocate", self.allocating)
         patch(pool, "share", lambda original: self.after(original, "share"))
         patch(pool, "keep", lambda original: self.after(original, "keep"))
@@ -147,7 +152,7 @@ class Tracer:
         """Whatever happens inside is done for the sequence that the method is called with."""
 
         def method(sequence: Any, *arguments: Any, **options: Any) -> Any:
-            inherits = self.actors and cause in INHERITED
+            inherits = bool(self.actors) and cause in INHERITED
             why = self.actors[-1][1] if inherits else cause
             self.actors.append((sequence.request.id, why))
             try:
@@ -156,6 +161,32 @@ class Tracer:
                 self.actors.pop()
 
         return method
+
+    def reusing(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Blocks shared by their prefix, told with whether they hold what was looked for."""
+
+        def reuse_prefix(sequence: Sequence, **options: Any) -> None:
+            first = len(self.pending)
+            original(sequence, **options)
+            shared = [told for told in self.pending[first:] if told["event"] == "share"]
+            for told, right in zip(shared, self.right_hits(sequence), strict=False):
+                told["same_prefix"] = right
+
+        return reuse_prefix
+
+    def right_hits(self, sequence: Sequence) -> Iterator[bool]:
+        """Whether each full block that was found holds the sequence's tokens, under its salt.
+
+        By what the prefix cache itself knows of the block, not by how it was found.
+        """
+        size, parent, right = self.engine.options.block_size, ROOT, True
+        for ordinal in range(len(sequence.digests)):
+            entry = self.engine.prefix.by_block.get(sequence.table[ordinal])
+            part = tuple(sequence.tokens[ordinal * size : (ordinal + 1) * size])
+            salt = sequence.request.salt
+            right = right and entry is not None and matches(entry, parent, part, salt)
+            parent = entry.digest if entry is not None else ROOT
+            yield right
 
     def after(self, original: Callable[[int], None], event: str) -> Callable[[int], None]:
         """Tell of an event once it has happened to a block."""
@@ -334,3 +365,8 @@ class Tracer:
             original(call)
 
         return submit
+
+
+def matches(entry: Entry, parent: bytes, tokens: tuple[int, ...], salt: str) -> bool:
+    """Whether a block holds exactly this; the prefix cache's own word may be what is broken."""
+    return (entry.tokens, entry.parent, entry.salt) == (tokens, parent, salt)

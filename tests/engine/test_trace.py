@@ -79,6 +79,7 @@ def test_a_prefix_hit_is_a_share_with_the_hash_it_was_found_by(traced):
     (shared,), kept = events("share"), events("keep")[0]
     assert (shared["request"], shared["block"], shared["cause"]) == ("b", 0, "prefix")
     assert shared["hash"] == kept["hash"] == engine.prefix.by_block[0].digest.hex()
+    assert shared["same_prefix"] is True
 
 
 def test_a_block_taken_again_says_who_wrote_it_last(traced):
@@ -137,6 +138,25 @@ def test_under_prefix_length_only_a_request_reads_a_block_that_another_wrote(tra
     writers = {e["block"]: e["request"] for e in events("write") if e["request"] == "source"}
     read = {e["block"] for e in events("read") if e["request"] == "recipient"}
     assert set(writers) & read >= set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "second", "salt"),
+    [
+        ("prefix-length-only", range(110, 131), ""),
+        ("salt-ignored", range(10, 31), "other"),
+        ("prefix-no-parent", [1, 2, 3, 4, *range(14, 31)], ""),
+    ],
+)
+def test_a_share_of_what_was_not_looked_for_says_so(traced, name, second, salt):
+    engine, events = traced(name)
+    ask(engine, "a", range(10, 31))
+    finish(engine)
+    ask(engine, "b", [1, 2, 3, 4, 5] if name == "prefix-no-parent" else [9])
+    finish(engine)
+    ask(engine, "c", second, salt=salt)
+    finish(engine)
+    assert False in {e["same_prefix"] for e in events("share") if e["request"] == "c"}
 
 
 def test_under_mask_broadcast_a_request_reads_blocks_it_never_held(traced):

@@ -121,9 +121,12 @@ def oddness(engine: Engine, life: Life, reader: str) -> str:
         return f"read without a reference to it; {wrote}" if others else "read after it was freed"
     if others and reader in life.writers:
         return f"{wrote} too"
-    if others:
-        return f"{wrote}, shared by the prefix cache or a fork"
-    return ""
+    if not others:
+        return ""
+    shares = [its for its in life.events if its["event"] == "share" and its["request"] == reader]
+    if any(its.get("same_prefix") is False for its in shares):
+        return f"{wrote}, shared by the prefix cache for another prefix or salt"
+    return f"{wrote}, shared by the prefix cache or a fork"
 
 
 def find(engines: list[Engine], given: str) -> list[tuple[Engine, str]]:
@@ -167,7 +170,7 @@ def story(engine: Engine, request_id: str, *, everything: bool) -> str:
     for why in dict.fromkeys(life.readings[request_id][0] for life in odd):
         lines += block_list(why, [life for life in odd if life.readings[request_id][0] == why])
     for life in read_by_it if everything else odd[:IN_FULL]:
-        lines += ["", *life_lines(engine, life, request_id)]
+        lines += ["", *life_lines(engine, life, request_id, everything=everything)]
     if not everything and len(odd) > IN_FULL:
         lines += ["", f"  {len(odd) - IN_FULL} more of these blocks: --all shows every block"]
     return "\n".join(lines) + "\n"
@@ -182,21 +185,30 @@ def block_list(title: str, several: list[Life]) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
-def life_lines(engine: Engine, life: Life, request_id: str) -> Iterator[str]:
-    """A headline and a table of what happened to a block in this use of it."""
+def life_lines(engine: Engine, life: Life, request_id: str, *, everything: bool) -> Iterator[str]:
+    """A headline and a table of what happened to a block in this use of it.
+
+    Unless `everything` is asked for, only what its reader and its writers had to do with it.
+    """
     why, ordinal = life.readings[request_id]
-    size = int(engine.start["block_size"])
-    first = ordinal * size
-    yield (
-        f"  block {life.block}, read as positions {first}-{first + size - 1}: {why or 'its own'}"
-    )
+    first = ordinal * int(engine.start["block_size"])
+    last = first + int(engine.start["block_size"]) - 1
+    title = f"block {life.block}, read as positions {first}-{last}: {why or 'its own'}"
+    yield from textwrap.wrap(title, WIDTH, initial_indent="  ", subsequent_indent="    ")
     yield f"    {'step':>6}  {'event':<8}{'request':<19}{'references':>10}  why"
+    concerned = {request_id, *life.writers}
+    left_out = []
     for event in life.events:
+        if not everything and event["request"] not in concerned:
+            left_out.append(event["request"])
+            continue
         mark = "  <- this" if event["event"] == "read" and event["request"] == request_id else ""
         yield (
             f"    {event['step']:>6}  {event['event']:<8}{engine.name(event['request']):<19}"
             f"{event['references']:>10}  {reason(engine, event)}{mark}"
         )
+    if left_out:
+        yield f"            and {len(left_out)} events of {len(set(left_out))} other requests"
 
 
 def reason(engine: Engine, event: Event) -> str:
@@ -208,6 +220,8 @@ def reason(engine: Engine, event: Event) -> str:
         more.append(f"of block {event['source']}")
     if event["event"] in ("share", "keep", "evict") and event["hash"]:
         more.append(f"hash {event['hash'][:8]}")
+    if event.get("same_prefix") is False:
+        more.append("not its prefix")
     if event.get("forgotten") is False:
         more.append("the prefix cache still finds it")
     if event["event"] in ("read", "write") and event["mask"]:

@@ -297,6 +297,22 @@ def test_a_shared_prefix_names_who_wrote_it(traced):
     assert "share   client-b" in text
 
 
+def test_a_share_for_another_prefix_is_told_from_a_right_one(traced):
+    engine, path = traced("prefix-length-only")
+    play(engine, path, ("a", range(10, 17)), ("b", range(30, 37)))
+    text = lives.render(path, ["b"], everything=False)
+    assert "written by client-a, shared by the prefix cache for another prefix or salt" in text
+
+
+def test_other_readers_of_a_block_are_counted_and_shown_on_demand(traced):
+    engine, path = traced()
+    play(engine, path, *((name, range(10, 17)) for name in "abcd"))
+    short, whole = (lives.render(path, ["d"], everything=every) for every in (False, True))
+    assert "and 6 events of 2 other requests" in short
+    assert "client-b" not in short
+    assert "client-b" in whole
+
+
 def test_a_neighbours_block_is_read_without_a_reference(traced):
     engine, path = traced("mask-broadcast")
     for name, prompt in (("short", range(10, 13)), ("long", range(50, 70))):
