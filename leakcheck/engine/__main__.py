@@ -21,7 +21,7 @@ EXIT_USAGE = 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal or the end of standard input; 0, or 2 after one sentence of error."""
-    given = parser().parse_args(arguments)
+    given = parsed(parser(), sys.argv[1:] if arguments is None else arguments)
     if given.list_faults:
         sys.stdout.write(json.dumps([fault.as_row() for fault in faults.FAULTS], indent=2) + "\n")
         return 0
@@ -61,13 +61,21 @@ def parser() -> argparse.ArgumentParser:
     return its
 
 
+def parsed(its: argparse.ArgumentParser, flags: Sequence[str]) -> argparse.Namespace:
+    """The flags, behind those that the fault among them needs: so that these can be overridden."""
+    given = its.parse_args(flags)
+    if given.fault is None:
+        return given
+    return its.parse_args([*faults.find(given.fault).engine_flags, *flags])
+
+
 def serve(given: argparse.Namespace) -> None:
     """Serve one lifetime after the other. EngineError when something given cannot work."""
 
     def another(flags: Sequence[str]) -> lifetimes.Given:
         its = parser()
         its.set_defaults(model=given.model)
-        return checked(its.parse_args(flags))
+        return checked(parsed(its, flags))
 
     lifetimes.serve(checked(given), another, watch_stdin=given.exit_with_stdin)
 

@@ -117,7 +117,7 @@ class Bench:
         """A fresh lifetime with the job's fault, and a run folder for it."""
         assert self._engine is not None  # noqa: S101 - inside the context
         assert self._runner is not None  # noqa: S101 - inside the context
-        flags = [f"--seed={job.seed}", *job.fault.engine_flags]
+        flags = [f"--seed={job.seed}"]
         if job.fault.name != HEALTHY:
             flags.append(f"--fault={job.fault.name}")
         ready = self._engine.restart(flags)

@@ -13,7 +13,7 @@ import time
 import pytest
 from served import call, eventually, metrics, start
 
-from leakcheck.engine.__main__ import main
+from leakcheck.engine.__main__ import main, parsed, parser
 
 LONG = {"model": "tiny", "prompt": "go", "max_tokens": 200, "n": 20, "ignore_eos": True}
 
@@ -90,3 +90,11 @@ def test_other_hosts_and_unknown_faults_are_refused(flags):
     done = run(*flags)
     assert done.returncode == 2
     assert "invalid choice" in done.stderr
+
+
+def test_a_fault_brings_the_flags_it_needs_and_flags_of_ones_own_win():
+    assert parsed(parser(), ["--fault=cow-missing"]).share_partial
+    assert not parsed(parser(), []).share_partial
+    needed = parsed(parser(), ["--fault=stale-index"]).blocks
+    assert needed < parsed(parser(), []).blocks
+    assert parsed(parser(), ["--fault=stale-index", "--blocks=99"]).blocks == 99
