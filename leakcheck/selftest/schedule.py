@@ -16,8 +16,8 @@ class Effort:
     """How much is played.
 
     Seeds of a leaking fault in the first scenario that claims it, and in each other one; of a
-    benign fault and of the healthy engine. Benign faults are played in `benign_scenarios` of the
-    scenarios (None: all). `windows` bounds a leaking trial below its scenario's own number (None:
+    benign fault and of the healthy engine. A seed of a benign fault is played in
+    `benign_scenarios` of the scenarios, others with every seed (None: in all). `windows` bounds a leaking trial below its scenario's own number (None:
     that), the others play so many. `matrix_seeds` of every other cell, `matrix_windows` long.
     """
 
@@ -47,7 +47,7 @@ FULL = Effort(
     also_seeds=4,
     benign_seeds=10,
     healthy_seeds=30,
-    benign_scenarios=None,
+    benign_scenarios=6,
     quiet_windows=3,
 )
 """What the published figures rest on."""
@@ -98,8 +98,8 @@ def _quiet(
     for turn, fault in enumerate((NO_FAULT, *benign)):
         healthy = fault is NO_FAULT
         few = None if healthy else effort.benign_scenarios
-        for scenario in _some(scenarios, few, turn):
-            for number in range(effort.healthy_seeds if healthy else effort.benign_seeds):
+        for number in range(effort.healthy_seeds if healthy else effort.benign_seeds):
+            for scenario in _some(scenarios, few, turn + number):
                 yield Job(
                     kind="healthy" if healthy else "benign",
                     fault=fault,
