@@ -298,6 +298,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=0.5,
         install=refcount_leak,
+        engine_flags=("--blocks=320",),
     ),
     Fault(
         name="cow-missing",
