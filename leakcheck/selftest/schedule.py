@@ -17,8 +17,9 @@ class Effort:
 
     Seeds of a leaking fault in the first scenario that claims it, and in each other one; of a
     benign fault and of the healthy engine. A seed of a benign fault is played in
-    `benign_scenarios` of the scenarios, others with every seed (None: in all). `windows` bounds a leaking trial below its scenario's own number (None:
-    that), the others play so many. `matrix_seeds` of every other cell, `matrix_windows` long.
+    `benign_scenarios` of the scenarios, others with every seed (None: in all). `windows` bounds a
+    leaking trial below its scenario's own number (None: that), the others play `quiet_windows`.
+    `matrix_seeds` of every other cell, `matrix_windows` long.
     """
 
     seeds: int
