@@ -46,6 +46,8 @@ class Common:
     root: Path
     scenarios: Mapping[str, Scenario]
     stop: threading.Event = field(default_factory=threading.Event)
+    loading: threading.Lock = field(default_factory=threading.Lock)
+    """transformers cannot be imported by two threads at once: it fills itself when it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,8 @@ class Bench:
             workers = Runner(nowhere, idle, self._workers, self._lanes)
             self._runner = stack.enter_context(workers)
             self._engine = stack.enter_context(embedded.start([]))
-            self._language = self._language or _language(self._engine.ready["tokenizer"])
+            with self._common.loading:
+                self._language = self._language or _language(self._engine.ready["tokenizer"])
             self._stack = stack.pop_all()
 
     def _play(self, job: Job) -> _Play:
