@@ -84,10 +84,11 @@ def history(
     events: tuple[RunEvent, ...] = FINISHED,
     torn: tuple[str, ...] = (),
     cached: Mapping[str, int] | None = None,
+    engine: dict[str, Any] | None = None,
 ) -> History:
     """The run on the line, which came to its end unless its events say otherwise. `changes` maps
     letters to fields of their request; those in `control` are of the control arm; `cached` maps
-    letters to cached tokens.
+    letters to cached tokens; `engine` is what an embedded engine says of itself.
     """
     requests: dict[str, Request] = {}
     invocations, observations = [], []
@@ -126,7 +127,7 @@ def history(
         [plan],
         invocations,
         observations,
-        provenance=provenance(plan, facts=facts),
+        provenance=provenance(plan, facts=facts, engine=engine),
         events=events,
         torn=torn,
     )
@@ -155,7 +156,9 @@ def said(text: str) -> str:
     return ". ".join(words)
 
 
-def provenance(*plans: Plan, facts: TargetFacts | None = None) -> Provenance:
+def provenance(
+    *plans: Plan, facts: TargetFacts | None = None, engine: dict[str, Any] | None = None
+) -> Provenance:
     """Of a run that never was."""
     return Provenance(
         schema=SCHEMA,
@@ -169,6 +172,7 @@ def provenance(*plans: Plan, facts: TargetFacts | None = None) -> Provenance:
         target=Target(base_url="http://127.0.0.1:9/v1", model="m"),
         facts=facts or TargetFacts(),
         scenarios=tuple(plan.scenario for plan in plans),
+        engine=engine,
     )
 
 

@@ -3,8 +3,9 @@
 A `cache_salt` is a promise that a cached prefix serves only those who know the salt. Where `usage`
 counts more cached tokens than the template and what anybody with the same salt had sent before, and
 only requests with another salt began with that text, a stranger can see, from usage or from the
-time to the first token, that somebody else sent this very text: `foreign-cache-hit`, a leak. The
-plan says who sent what, so one such answer is proof.
+time to the first token, that somebody else sent this very text: `foreign-cache-hit`. The plan says
+who sent what, so one such answer is proof. It is a leak where the target promises to keep salts
+apart; many servers have no such parameter, and share prefixes by design.
 
 Two answers with one id (`duplicate-id`) are a note: whoever keeps answers by their ids mixes them.
 """
@@ -52,10 +53,16 @@ class _Hit:
     shared: str
 
 
-def check(history: History) -> CheckResult:
-    """Findings for foreign cache hits and for ids that came more than once."""
+def check(history: History, *, separates: bool | None = None) -> CheckResult:
+    """Findings for foreign cache hits and for ids that came more than once.
+
+    `separates`: whether the target promises that a prefix serves only those who know its salt. Left
+    out, only the embedded engine is known to; a foreign hit in any other target is a note.
+    """
     sent = _sent(history)
     hits = list(_foreign_hits(history, sent))
+    if separates is None:
+        separates = bool((history.provenance.engine or {}).get("separates_salts"))
     reports = any(_cached(history, each.request.id) is not None for each in sent)
     salted = [each for each in sent if each.request.cache_salt is not None]
     notes = []
@@ -63,7 +70,10 @@ def check(history: History) -> CheckResult:
         notes.append("the target does not report cached tokens: salts were not tested")
     return CheckResult(
         check=CHECK,
-        findings=(*(_leak(history, hit) for hit in hits), *_duplicates(history)),
+        findings=(
+            *(_foreign(history, hit, separates=separates) for hit in hits),
+            *_duplicates(history),
+        ),
         notes=tuple(notes),
         tables={TITLE: (COLUMNS, *_rows(history, salted, hits))} if salted and reports else {},
     )
@@ -152,14 +162,20 @@ def _rows(history: History, salted: list[_Sent], hits: list[_Hit]) -> list[tuple
     return [(cell or "any", *row) for cell, row in cells.items()]
 
 
-def _leak(history: History, hit: _Hit) -> Finding:
+def _foreign(history: History, hit: _Hit, *, separates: bool) -> Finding:
     recipient, source = hit.recipient.request, hit.source.request
     salts = "has none" if source.cache_salt is None else "has another"
+    open_question = (
+        ""
+        if separates
+        else " If this server promises to keep salts apart, that is a leak: say so with --set "
+        "checks.metadata.separates=true"
+    )
     text, mark = excerpt(hit.shared, max(0, len(hit.shared) - 60), len(hit.shared))
     return Finding(
         check=CHECK,
         anomaly="foreign-cache-hit",
-        severity="leak",
+        severity="leak" if separates else "note",
         scenario=recipient.scenario,
         window=recipient.window,
         recipient=recipient.id,
@@ -171,7 +187,7 @@ def _leak(history: History, hit: _Hit) -> Finding:
             f"{who(recipient, window=True)} found {hit.cached} tokens of its prompt cached, at "
             f"most {hit.own} of which the template and requests with its cache_salt explain; "
             f"{who(source)} had sent the same text and {salts}: a stranger can see, from usage or "
-            "from the time to the first token, that somebody else sent this text."
+            f"from the time to the first token, that somebody else sent this text.{open_question}"
         ),
         evidence={
             "cached_tokens": hit.cached,

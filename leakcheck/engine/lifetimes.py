@@ -171,6 +171,7 @@ def ready_fields(api: Api, given: Given, listener: socket.socket) -> dict[str, A
         "blocks": given.options.num_blocks,
         "context_tokens": api.engine.context_tokens,
         "kv_bytes": api.engine.store.bytes_allocated,
+        "separates_salts": True,
         "trace": None if given.trace is None else str(given.trace),
     }
 

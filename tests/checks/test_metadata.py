@@ -24,7 +24,15 @@ def saying(prefix, name, salt, **more):
     return {"messages": (Message(role="user", content=text),), "cache_salt": salt, **more}
 
 
-def checked(line=LINE, *, salts=("one", "two"), cached=64, prefixes=(PREFIX, PREFIX), facts=FACTS):
+def checked(
+    line=LINE,
+    *,
+    salts=("one", "two"),
+    cached=64,
+    prefixes=(PREFIX, PREFIX),
+    facts=FACTS,
+    separates=True,
+):
     names = "abcdefgh"[: len(salts)]
     changes = {
         name: saying(prefix, name, salt)
@@ -32,7 +40,22 @@ def checked(line=LINE, *, salts=("one", "two"), cached=64, prefixes=(PREFIX, PRE
     }
     last = names[-1]
     h = history(line, changes=changes, cached={last: cached, "a": 0}, facts=facts)
-    return metadata.check(h)
+    return metadata.check(h, separates=separates)
+
+
+@pytest.mark.parametrize("separates", [None, False])
+def test_a_target_that_promised_nothing_is_not_accused_of_sharing_prefixes(separates):
+    (found,) = checked(separates=separates).findings
+    assert (found.anomaly, found.severity) == ("foreign-cache-hit", "note")
+    assert "checks.metadata.separates=true" in found.explanation
+
+
+def test_the_embedded_engine_has_promised_to_keep_salts_apart():
+    changes = {n: saying(PREFIX, n, s) for n, s in (("a", "one"), ("b", "two"))}
+    ready = {"separates_salts": True}
+    h = history(LINE, changes=changes, cached={"b": 64, "a": 0}, facts=FACTS, engine=ready)
+    (found,) = metadata.check(h).findings
+    assert found.severity == "leak"
 
 
 def test_tokens_that_only_another_salt_sent_are_a_leak():
@@ -111,6 +134,7 @@ def test_a_foreign_hit_makes_the_verdict_a_leak_and_says_what_it_is():
         cached={"b": 64},
         facts=FACTS,
         checks=("foreign_passphrase", "metadata"),
+        engine={"separates_salts": True},
     )
     report = analyze(h)
     assert (report.status, report.exit_code) == ("leak", 1)
