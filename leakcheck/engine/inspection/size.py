@@ -22,7 +22,7 @@ from leakcheck.engine.values import EngineError
 
 ALLOCATE_AT_MOST = 2**30
 """More is laid out without memory behind it."""
-BY_HAND = ("layers", "kv_heads", "head_size")
+BY_HAND = ("layers", "heads", "head_size")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -34,8 +34,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"witness, smollm2-135m, a folder, a config.json, a hub id, {names}; or the numbers:",
     )
     parser.add_argument("--layers", type=int, help="instead of a model")
-    parser.add_argument("--heads", type=int, help="query heads (default: as --kv-heads)")
-    parser.add_argument("--kv-heads", type=int)
+    parser.add_argument("--heads", type=int, help="query heads (default: --kv-heads)")
+    parser.add_argument("--kv-heads", type=int, help="heads of keys and values (default: --heads)")
     parser.add_argument("--head-size", type=int)
     parser.add_argument("--tokens", type=int, default=2048, help="of each sequence (2048)")
     parser.add_argument("--batch", type=int, default=1, help="sequences (1)")
@@ -67,14 +67,18 @@ def main(given: argparse.Namespace) -> int:
 
 
 def by_hand(given: argparse.Namespace) -> Geometry:
-    """A geometry from flags; EngineError when one is missing."""
+    """A geometry from flags; EngineError when one is missing.
+
+    Query heads cost nothing in the cache, so KV heads alone will do.
+    """
+    given.heads = given.heads or given.kv_heads
     missing = [f"--{name.replace('_', '-')}" for name in BY_HAND if getattr(given, name) is None]
     if missing:
         raise EngineError(f"without a MODEL the size needs {' and '.join(missing)}")
     return uniform(
         layers=given.layers,
-        query_heads=given.heads or given.kv_heads,
-        kv_heads=given.kv_heads,
+        query_heads=given.heads,
+        kv_heads=given.kv_heads or given.heads,
         head_size=given.head_size,
     )
 

@@ -195,7 +195,7 @@ def test_numbers_do_for_a_model(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--layers", "3"], "without a MODEL the size needs --kv-heads and --head-size"),
+        (["--layers", "3"], "without a MODEL the size needs --heads and --head-size"),
         (["witness", "--tokens", "0"], "--tokens must be at least 1, not 0"),
         (["nowhere.json"], "there is no model folder 'nowhere.json'"),
         (["tiny-horse"], "there is no specimen 'tiny-horse'"),
