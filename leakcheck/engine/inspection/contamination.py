@@ -228,8 +228,8 @@ def signature(seen: Examination) -> Signature:
     for rule in (
         foreign,
         unknown,
+        positional,  # before the mask: a mask alone leaves the keys of layer 0 as they are
         masked,
-        positional,
         tokens,
         crossed,
         later,
