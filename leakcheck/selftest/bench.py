@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +31,14 @@ from leakcheck.selftest.values import HEALTHY, Job, Trial
 from leakcheck.session import Opened, Session, Setup
 
 _PATIENCE_S = 20.0
-_SHORT_PATIENCE_S = 4.0
+_SHORT_PATIENCE_S = 2.5
 """Where a fault shows as requests that hang, each of them costs this long."""
 _ONLY_CAPACITY = ("lost-capacity",)
 _REPLAYS = (1, 4, 16, 64)
 """Looks that send replays before the end."""
+_BREAKS = (LeakcheckError, OSError, EOFError, subprocess.SubprocessError)
+"""What leakcheck says of itself, a full disk, a pipe of a process that is gone, an engine that does
+not end: a matter of one trial, not of the campaign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +97,11 @@ class Bench:
         began_s = time.monotonic()
         try:
             trial = self._play(job).run()
-        except LeakcheckError as error:
-            self._stack.close()
+        except _BREAKS as error:
+            with suppress(*_BREAKS):  # what broke the trial may show once more
+                self._stack.close()
             self._start()
-            trial = _nothing(job, str(error))
+            trial = replace(_nothing(job, _said(error)), broken=True)
         return replace(trial, seconds=round(time.monotonic() - began_s, 3))
 
     def _start(self) -> None:
@@ -299,6 +304,11 @@ def _nothing(job: Job, reason: str) -> Trial:
         status="error",
         reason=reason,
     )
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line; some say nothing but what they are."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
 def _ignore(_what: str, _done: int, _total: int) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -60,8 +60,15 @@ class Options:
     benches: int = BENCHES
 
 
-def run(options: Options, watch: Watch) -> Power:
-    """Play everything; return what was found. Raises UsageError for names that do not exist."""
+Keep = Callable[[Power], None]
+"""Takes the figures of a self-test that was stopped."""
+
+
+def run(options: Options, watch: Watch, keep: Keep | None = None) -> Power:
+    """Play everything; return what was found. Raises UsageError for names that do not exist.
+
+    At Ctrl-C `keep` is given the figures so far, if there are any, marked as partial.
+    """
     known = faults()
     chosen = tuple(each for each in known if each.name in _chosen(options, known))
     scenarios = _held(options, shipped(), chosen)
@@ -72,7 +79,33 @@ def run(options: Options, watch: Watch) -> Power:
         prefix="leakcheck-selftest-", ignore_cleanup_errors=True
     ) as root:
         common = Common(root=Path(root), scenarios={each.name: each for each in scenarios})
-        trials = _played(common, todo, options, watch)
+        queue = _Queue(todo, time.monotonic() + options.budget_s, watch)
+
+        def found(*, partial: bool = False) -> Power:
+            return _figures(options, known, scenarios, todo, queue.trials, partial=partial)
+
+        try:
+            _play(common, queue, options.benches)
+        except KeyboardInterrupt:
+            if keep is not None and queue.trials:
+                keep(found(partial=True))
+            raise
+    return found()
+
+
+def _figures(
+    options: Options,
+    known: Sequence[FaultRow],
+    scenarios: Sequence[Scenario],
+    todo: Sequence[Job],
+    played: Sequence[Trial],
+    *,
+    partial: bool,
+) -> Power:
+    """The figures, whatever the order in which trials ended."""
+    chosen = tuple(each for each in known if each.name in _chosen(options, known))
+    place = {(job.fault.name, job.scenario, job.seed): n for n, job in enumerate(todo)}
+    trials = sorted(played, key=lambda t: place[t.fault, t.scenario, t.seed])
     return Power(
         schema=SCHEMA,
         leakcheck=leakcheck.__version__,
@@ -87,6 +120,7 @@ def run(options: Options, watch: Watch) -> Power:
         cells=aggregate.cells(trials, chosen, scenarios),
         quiet=aggregate.quiet(trials, chosen, scenarios),
         failures=aggregate.failures(trials, chosen, scenarios, [each.name for each in known]),
+        partial=partial,
     )
 
 
@@ -94,14 +128,15 @@ def summary(power: Power) -> SelfTest:
     """What a report says of a self-test that came before it."""
     claimed = [cell for cell in power.cells if cell.claimed]
     caught = {cell.fault for cell in claimed if cell.right.events == cell.right.trials}
-    whole = [each for each in power.quiet if not each.scenario]
+    harmless = {each.fault for each in power.quiet}
+    accused = {each.fault for each in power.quiet if each.accused.events}
     return SelfTest(
         date=power.date,
         passed=not power.failures,
         faults=len({cell.fault for cell in claimed}),
         caught=len(caught),
-        harmless=len(whole),
-        accused=sum(each.accused.events > 0 for each in whole),
+        harmless=len(harmless),
+        accused=len(accused),
         failures=power.failures,
     )
 
@@ -172,11 +207,12 @@ class _Queue:
 
     def __init__(self, todo: Sequence[Job], deadline_s: float, watch: Watch) -> None:
         self._todo = deque(todo)
-        self._total = len(todo)
+        self.total = len(todo)
         self._deadline_s = deadline_s
         self._watch = watch
         self._lock = threading.Lock()
         self.trials: list[Trial] = []
+        watch("selftest", 0, self.total)
 
     def next(self) -> Job | None:
         with self._lock:
@@ -185,32 +221,30 @@ class _Queue:
                 job = self._todo.popleft()
                 if not (late and job.kind == "matrix"):
                     return job
-                self._total -= 1
+                self.total -= 1
             return None
 
     def put(self, trial: Trial) -> None:
         with self._lock:
             self.trials.append(trial)
-            self._watch("selftest", len(self.trials), self._total)
+            self._watch("selftest", len(self.trials), self.total)
 
     def drop(self) -> None:
         with self._lock:
             self._todo.clear()
 
 
-def _played(
-    common: Common, todo: Sequence[Job], options: Options, watch: Watch
-) -> tuple[Trial, ...]:
-    """Every trial, in the order of the jobs."""
-    queue = _Queue(todo, time.monotonic() + options.budget_s, watch)
-    watch("selftest", 0, len(todo))
+def _play(common: Common, queue: _Queue, benches: int) -> None:
+    """Every job of the queue, by several benches."""
 
     def work(name: str) -> None:
         with Bench(common, name) as bench:
             while (job := queue.next()) is not None:
-                queue.put(bench.play(job))
+                trial = bench.play(job)
+                if not common.stop.is_set():  # else it was cut short, and shows nothing
+                    queue.put(trial)
 
-    count = min(options.benches, math.ceil(len(todo) / _WORTH_A_BENCH)) or 1
+    count = min(benches, math.ceil(queue.total / _WORTH_A_BENCH)) or 1
     with ThreadPoolExecutor(count) as pool:
         running = [pool.submit(work, f"bench-{number}") for number in range(count)]
         try:
@@ -219,5 +253,3 @@ def _played(
         finally:  # at Ctrl-C nobody waits for what is in progress
             queue.drop()
             common.stop.set()
-    place = {(job.fault.name, job.scenario, job.seed): n for n, job in enumerate(todo)}
-    return tuple(sorted(queue.trials, key=lambda t: place[t.fault, t.scenario, t.seed]))

@@ -19,7 +19,8 @@ class Effort:
     benign fault and of the healthy engine. A seed of a benign fault is played in
     `benign_scenarios` of the scenarios, others with every seed (None: in all). `windows` bounds a
     leaking trial below its scenario's own number (None: that), the others play `quiet_windows`.
-    `matrix_seeds` of every other cell, `matrix_windows` long.
+    `matrix_seeds` of every other cell, `matrix_windows` long. `long_seeds` more of `long_faults`
+    play all windows of `long_scenarios`: what judges over many windows can accuse only there.
     """
 
     seeds: int
@@ -31,6 +32,9 @@ class Effort:
     windows: int | None = None
     matrix_seeds: int = 0
     matrix_windows: int = 6
+    long_seeds: int = 0
+    long_faults: tuple[str, ...] = ()
+    long_scenarios: tuple[str, ...] = ()
 
 
 FAST = Effort(
@@ -50,6 +54,16 @@ FULL = Effort(
     healthy_seeds=30,
     benign_scenarios=6,
     quiet_windows=3,
+    long_seeds=2,
+    long_faults=(HEALTHY, "batch-noise"),
+    long_scenarios=(
+        "rare-token-passphrase",
+        "control-group",
+        "mixed-batch-differential",
+        "ragged-batch",
+        "parameter-twins",
+        "cache-pressure",
+    ),
 )
 """What the published figures rest on."""
 
@@ -69,6 +83,7 @@ def jobs(
     return (
         *_claimed(faults, scenarios, effort, seed),
         *_quiet(faults, scenarios, effort, seed),
+        *_long(faults, scenarios, effort, seed),
         *_matrix(faults, scenarios, effort, seed),
     )
 
@@ -108,6 +123,24 @@ def _quiet(
                     seed=seed + number,
                     windows=min(effort.quiet_windows, scenario.load.windows),
                 )
+
+
+def _long(
+    faults: Sequence[FaultRow], scenarios: Sequence[Scenario], effort: Effort, seed: int
+) -> Iterator[Job]:
+    """Seeds behind those of `_quiet`: the same ones would play the same first windows again."""
+    first = seed + max(effort.healthy_seeds, effort.benign_seeds)
+    for fault in (NO_FAULT, *(each for each in faults if each.benign)):
+        for scenario in scenarios:
+            if fault.name in effort.long_faults and scenario.name in effort.long_scenarios:
+                for number in range(effort.long_seeds):
+                    yield Job(
+                        kind="long",
+                        fault=fault,
+                        scenario=scenario.name,
+                        seed=first + number,
+                        windows=scenario.load.windows,
+                    )
 
 
 def _some(scenarios: Sequence[Scenario], few: int | None, turn: int) -> Sequence[Scenario]:

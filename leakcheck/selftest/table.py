@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakcheck.records import Rate
-from leakcheck.selftest.aggregate import GOAL
+from leakcheck.selftest.aggregate import best, caught
 from leakcheck.selftest.values import Cell, Power, Quiet
 
 _HEALTHY = "healthy engine"
-_HEAD = ("fault", "layer", "scenario", "detected", "windows", "reported as", "source right")
+_HEAD = (
+    "fault",
+    "layer",
+    "scenario",
+    "detected",
+    "at least",
+    "windows of the detected",
+    "reported as",
+    "source right",
+)
 _QUIET_HEAD = ("no leak", "scenarios", "called a leak", "upper bound", "windows", "verdicts")
+_FULL_LENGTH = ", at full length"
 
 
 def terminal(power: Power) -> str:
@@ -18,7 +28,7 @@ def terminal(power: Power) -> str:
     rows = [_row(cell) for cell in power.cells if cell.claimed]
     lines = [*_columns(_HEAD, rows), ""] if rows else []
     quiet = [_quiet_row(each) for each in power.quiet if not each.scenario]
-    lines += [*_columns(_QUIET_HEAD, quiet), ""] if quiet else []
+    lines += [*_columns(_QUIET_HEAD, quiet), *_short_note(power), ""] if quiet else []
     lines += [f"did not behave: {each}" for each in power.failures]
     return "\n".join([*lines, verdict(power)]) + "\n"
 
@@ -26,7 +36,7 @@ def terminal(power: Power) -> str:
 def verdict(power: Power) -> str:
     """The last line."""
     faults = {cell.fault for cell in power.cells if cell.claimed}
-    quiet = sum(not each.scenario for each in power.quiet)
+    quiet = len({each.fault for each in power.quiet})
     played = f"{power.trials} trials, {len(faults)} faults, {quiet} targets without a leak"
     if power.failures:
         return f"self-test failed: {len(power.failures)} did not behave ({played})"
@@ -47,6 +57,7 @@ def markdown(power: Power) -> str:
 
 def _introduction(power: Power) -> str:
     kind = "" if power.full else " (a fast self-test: one seed a fault)"
+    kind += " (stopped before its end: these figures are partial)" if power.partial else ""
     left = f" {power.unplayed} trials of the last table were left out for want of time."
     return f"""# What leakcheck catches
 
@@ -56,9 +67,16 @@ are in [`reports/baselines/power.json`](../reports/baselines/power.json). {power
 fault, one scenario, one seed, in a fresh engine; a trial ends when the verdict (leak, corruption or
 error) shows an anomaly that the fault must cause, or after the scenario's own number of windows.
 {left if power.unplayed else ""}
-*windows* is the median number of windows to detection. *source right* counts findings that quote a
-passphrase or ticket: those that name, as the plan on disk has it, the request it came from and one
-that was never given it. Intervals and bounds are exact (Clopper and Pearson), at 95 %.
+*at least* is the lower bound of the detection rate; *windows of the detected* is the median number
+of windows to detection, over the trials that detected something. *source right* counts findings
+that quote a passphrase or ticket: those that name, as the plan on disk has it, the request it came
+from and one that was never given it. Bounds are exact (Clopper and Pearson), one-sided, at 95 %.
+
+What these figures do not say: the bounds are over seeds, that is over traffic, for this one engine
+and this one model; they promise nothing for another target. And a trial is judged at several of its
+windows, with replays at some of these looks where the fault needs them, and ends with the first
+look that detects it: a run of the same length is judged once, with one attempt at the replays, so
+it may miss what a trial caught.
 """
 
 
@@ -73,25 +91,42 @@ def _caught(power: Power) -> list[str]:
 def _not_caught(power: Power) -> list[str]:
     lines = []
     for fault in power.faults:
-        mine = [cell for cell in power.cells if cell.fault == fault.name]
-        best = max(mine, key=lambda cell: cell.right.value or 0.0, default=None)
-        if fault.benign or best is None or (best.right.value or 0.0) >= GOAL:
+        cell = best(power.cells, fault.name)
+        if fault.benign or cell is None or caught(cell):
             continue
-        why = f" In the others: {best.missed}." if best.missed else ""
+        why = f" In the others: {cell.missed}." if cell.missed else ""
         lines.append(
-            f"- `{fault.name}`: at best {_of(best.right)} seeds, by `{best.scenario}`. It needs "
+            f"- `{fault.name}`: at best {_of(cell.right)} seeds, by `{cell.scenario}`. It needs "
             f"{fault.trigger}.{why}"
         )
-    return lines or ["Every fault here is caught in at least 95 % of seeds by some scenario."]
+    return lines or [
+        "Every fault here is caught in at least 95 % of seeds by a scenario that claims it and was",
+        "played with all of them.",
+    ]
 
 
 def _harmless(power: Power) -> list[str]:
     rows = [_quiet_row(each) for each in power.quiet if not each.scenario]
-    return _table(_QUIET_HEAD, rows) if rows else []
+    note = _short_note(power)
+    return [*_table(_QUIET_HEAD, rows), *([""] if note else []), *note] if rows else []
+
+
+def _short_note(power: Power) -> list[str]:
+    """What rows of a few windows cannot show; nothing where there are none."""
+    short = max((each.budget for each in power.quiet if not each.full_length), default=0)
+    if not short:
+        return []
+    long = any(each.full_length for each in power.quiet)
+    return [
+        f"Rows play at most {short} windows a trial"
+        + (f", but for those{_FULL_LENGTH.removeprefix(',')}." if long else "."),
+        "What judges over many windows (paired, contract, liveness) cannot accuse in so few: these",
+        "rows say nothing of it.",
+    ]
 
 
 def _matrix(power: Power) -> list[str]:
-    """One row a fault: detected of trials and median windows; bold where it is claimed."""
+    """One row a fault: detected of trials, median windows of them; bold where it is claimed."""
     if all(cell.claimed for cell in power.cells):
         return []
     by_place = {(cell.fault, cell.scenario): cell for cell in power.cells}
@@ -102,9 +137,9 @@ def _matrix(power: Power) -> list[str]:
         if any(cell.fault == fault.name for cell in power.cells)
     ]
     return [
-        "Detected of trials, and the median number of windows to it. In bold the scenarios that",
-        f"claim the fault, up to their own number of windows; all others at most {few} windows, so",
-        "that a 0 there says little.",
+        "Detected of trials, and the median number of windows of the detected. In bold the",
+        "scenarios that claim the fault, up to their own number of windows; all others at most",
+        f"{few} windows, so that a 0 there says little.",
         "",
         *_table(("fault", *power.scenarios), rows),
     ]
@@ -123,14 +158,14 @@ def _row(cell: Cell) -> tuple[str, ...]:
     median = "" if cell.median_windows is None else f"{cell.median_windows:g}"
     kinds = sorted(cell.anomalies, key=lambda name: -cell.anomalies[name])
     sources = f"{cell.sources_right}/{cell.sources}" if cell.sources else "none to check"
-    found = _of(cell.detected)
-    return cell.fault, cell.layer, cell.scenario, found, median, ", ".join(kinds), sources
+    found, least = _of(cell.detected), f"{100 * cell.detected.lower:.1f} %"
+    return cell.fault, cell.layer, cell.scenario, found, least, median, ", ".join(kinds), sources
 
 
 def _quiet_row(each: Quiet) -> tuple[str, ...]:
     statuses = ", ".join(f"{count} {status}" for status, count in each.statuses.items())
     return (
-        each.fault or _HEALTHY,
+        (each.fault or _HEALTHY) + (_FULL_LENGTH if each.full_length else ""),
         each.scenario or "all played",
         _of(each.accused),
         f"{100 * each.accused.upper:.1f} %",

@@ -7,9 +7,9 @@ from typing import Literal
 
 from leakcheck.records import Rate, Status
 
-Kind = Literal["caught", "also", "benign", "healthy", "matrix"]
+Kind = Literal["caught", "also", "benign", "healthy", "long", "matrix"]
 """Why a trial is played: its scenario is the first, or another, that claims to catch the fault; the
-fault is benign; there is none; or nobody claims anything."""
+fault is benign; there is none; either of these at full length; or nobody claims anything."""
 
 HEALTHY = ""
 """The name of no fault at all."""
@@ -52,7 +52,8 @@ class Trial:
     `detected`: a verdict of leak, corruption or error showed an expected anomaly, `anomaly` (the
     gravest of them), after `windows`. `anomalies` are all graver than a note. `sources` findings
     quote a phrase whose owner the plan on disk knows; `sources_right` of them name that owner as
-    the source and somebody else as the recipient. `reason` is the verdict's own.
+    the source and somebody else as the recipient. `reason` is the verdict's own, or that of a trial
+    that is `broken`: it could not be played to its end, so nothing was judged.
     """
 
     kind: Kind
@@ -70,6 +71,7 @@ class Trial:
     requests: int = 0
     seconds: float = 0.0
     reason: str = ""
+    broken: bool = False
 
     @property
     def accused(self) -> bool:
@@ -109,13 +111,16 @@ class Cell:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
     """All trials of a benign fault, or of the healthy engine, in one scenario; or in all of them
-    (`scenario` empty), where a trial is a seed of the whole set. `accused` should be zero.
+    (`scenario` empty), where a trial is a seed of the whole set. `accused` should be zero. `budget`
+    is the most windows of a trial; `full_length`: as many as the scenario has, not a few.
     """
 
     fault: str
     scenario: str
     windows: int
     accused: Rate
+    budget: int
+    full_length: bool = False
     statuses: dict[str, int] = field(default_factory=dict)
 
 
@@ -124,7 +129,7 @@ class Power:
     """What a self-test found: power.json. Every list is in the order of faults, then scenarios.
 
     `failures` are sentences: what did not behave. `date` is a day, UTC. `unplayed` trials were left
-    out for want of time.
+    out, for want of time or because it was stopped: then the figures are `partial`.
     """
 
     schema: int
@@ -140,3 +145,4 @@ class Power:
     cells: tuple[Cell, ...]
     quiet: tuple[Quiet, ...]
     failures: tuple[str, ...]
+    partial: bool = False

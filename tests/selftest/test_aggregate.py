@@ -113,9 +113,29 @@ def test_a_fault_below_the_goal_is_named_with_its_best_rate_and_the_reason():
     assert said.endswith("in the others: nothing was seen")
 
 
-def test_one_scenario_that_reaches_the_goal_is_enough():
-    mine = [*caught("shift", "narrow", 0, 20), *caught("shift", "broad", 4, 4)]
+def test_one_scenario_that_reaches_the_goal_with_all_seeds_is_enough():
+    mine = [*caught("shift", "narrow", 0, 20), *caught("shift", "broad", 19, 20)]
     assert sentences(mine, [SUBTLE]) == ()
+
+
+def test_a_scenario_that_was_played_with_fewer_seeds_than_the_first_is_not_enough():
+    mine = [*caught("shift", "narrow", 18, 20), *caught("shift", "broad", 4, 4)]
+    (said,) = sentences(mine, [SUBTLE])
+    assert said.startswith("shift: caught with the right source and recipient in 18 of 20 seeds")
+
+
+def test_what_could_not_be_played_is_named_and_counts_nowhere():
+    gone = trial("slow", "idle", 7, status="error", broken=True, reason="OSError: disk is full")
+    (said,) = sentences([*quiets("slow"), gone], [BENIGN])
+    assert said == "slow in idle, seed 7: the trial could not be played: OSError: disk is full"
+    assert quiet([*quiets("slow"), gone], FAULTS, SCENARIOS)[0].accused.trials == 3
+
+
+def test_trials_at_full_length_have_rows_of_their_own_at_the_end():
+    long = [trial(HEALTHY, "idle", seed, kind="long", windows=40) for seed in (30, 31)]
+    rows = quiet([*long, *quiets(HEALTHY), *quiets("slow")], FAULTS, SCENARIOS)
+    assert [row.full_length for row in rows] == [False] * 8 + [True] * 2
+    assert [(row.windows, row.accused.trials) for row in rows[-2:]] == [(80, 2), (80, 2)]
 
 
 def test_a_wrong_source_does_not_count_as_caught():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from selftest.made import BENIGN, FAULTS, LEAKING, MUTE, SCENARIOS, SUBTLE, scenario
 
 from leakcheck.selftest.schedule import FAST, FULL, claims, jobs, looks
+from leakcheck.selftest.values import HEALTHY
 
 EFFORT = replace(FAST, seeds=3, also_seeds=2, benign_seeds=2, healthy_seeds=4)
 
@@ -68,8 +69,24 @@ def test_the_matrix_holds_what_nobody_claims_and_comes_last():
     assert [job.seed for job in matrix] == [0, 0, 0, 1, 1, 1]
 
 
+def test_chosen_quiet_targets_are_played_at_full_length_with_seeds_of_their_own():
+    effort = replace(
+        EFFORT, long_seeds=2, long_faults=(HEALTHY, "slow"), long_scenarios=("broad", "idle")
+    )
+    found = [
+        (job.fault.name, job.scenario, job.seed, job.windows) for job in of("long", effort=effort)
+    ]
+    assert found == [
+        (name, place, seed, 40)
+        for name in (HEALTHY, "slow")
+        for place in ("broad", "idle")
+        for seed in (4, 5)
+    ]
+    assert of("long") == []
+
+
 def test_no_trial_is_played_twice():
-    effort = replace(FULL, matrix_seeds=2)
+    effort = replace(FULL, matrix_seeds=2, long_faults=(HEALTHY, "slow"), long_scenarios=("idle",))
     found = jobs(FAULTS, SCENARIOS, effort, seed=0)
     assert len({(job.fault.name, job.scenario, job.seed) for job in found}) == len(found)
 

@@ -49,7 +49,17 @@ BAD = power(
 
 def test_the_terminal_table_has_a_row_a_fault_with_numerators_and_denominators():
     (row,) = [line for line in table.terminal(GOOD).splitlines() if line.startswith("swap")]
-    assert row.split() == ["swap", "output", "broad", "20/20", "2", "foreign-answer", "60/60"]
+    assert row.split() == [
+        "swap",
+        "output",
+        "broad",
+        "20/20",
+        "86.1",
+        "%",
+        "2",
+        "foreign-answer",
+        "60/60",
+    ]
 
 
 def test_the_terminal_ends_with_the_verdict():
@@ -72,6 +82,33 @@ def test_the_page_says_what_is_not_caught_and_why():
     assert "- `swap`: at best 2/4 seeds, by `broad`. It needs two answers at once." in part
     assert "In the others: nothing was seen." in part
     assert "is caught in at least 95 % of seeds" in table.markdown(GOOD)
+
+
+def test_the_page_shows_what_so_many_seeds_prove():
+    assert "| 20/20 | 86.1 % | 2 |" in table.markdown(GOOD)
+    assert GOOD.cells[0].detected.lower == pytest.approx(0.8609, abs=1e-4)
+    assert "for this one engine\nand this one model" in table.markdown(GOOD)
+
+
+def test_short_rows_say_what_they_cannot_show_and_long_ones_stand_apart():
+    long = [trial(HEALTHY, "idle", seed, kind="long", windows=40) for seed in (30, 31)]
+    short = [trial(HEALTHY, "idle", seed, budget=3) for seed in range(3)]
+    for text in (table.terminal, table.markdown):
+        said = text(power(*short, *long))
+        assert "Rows play at most 3 windows a trial, but for those at full length." in said
+        assert "(paired, contract, liveness) cannot accuse in so few" in said
+        assert "healthy engine, at full length" in said
+        assert "cannot accuse" not in text(power(*long))
+    assert verdict_counts(power(*short, *long)) == "1 targets without a leak"
+
+
+def verdict_counts(figures):
+    return table.verdict(figures).rpartition(", ")[2].removesuffix(")")
+
+
+def test_figures_of_a_campaign_that_was_stopped_are_marked():
+    assert "these figures are partial" in table.markdown(replace(GOOD, partial=True))
+    assert document.load(document.render(replace(GOOD, partial=True))).partial
 
 
 def test_the_page_shows_the_matrix_with_claims_in_bold():
