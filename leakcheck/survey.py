@@ -45,6 +45,9 @@ _TINY = " ".join(wording.WORDS[:_TINY_WORDS])
 _AFTER_USER_TOKENS = 5  # end of message and start of answer in the common chat templates
 _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no block to overlap
 _NEARLY_ONE = 0.05
+_HOT = 2.0
+"""A temperature at which two seeds give two answers of `_HOT_TOKENS` tokens, whatever the model."""
+_HOT_TOKENS = 16
 
 SCENARIO = Scenario(
     name=NAME,
@@ -72,7 +75,7 @@ def preflight(target: Target) -> tuple[str, ...]:
 def plan(
     *, seed: int, words: Sequence[str], style: Style, ids: Iterator[int], length: int = 6
 ) -> Plan:
-    """The survey's requests: one tiny one with logprobs, then each length twice in a row.
+    """The survey's requests: one tiny one with logprobs and hot, then each length twice in a row.
 
     `length`: words of a passphrase, as many as in the scenarios that follow.
     """
@@ -101,14 +104,22 @@ def plan(
 
 
 def _tiny(window: Window) -> Iterator[Request]:
-    for phase, top_logprobs in enumerate((None, 2)):
+    hot = Sampling(max_tokens=_HOT_TOKENS, temperature=_HOT)
+    for phase, sampling in enumerate(
+        (
+            Sampling(max_tokens=1),
+            Sampling(max_tokens=1, top_logprobs=2),
+            replace(hot, seed=1),
+            replace(hot, seed=2),
+        )
+    ):
         yield window.request(
             0,
             phase=phase,
             role="companion",
             ask="free",
             text=_TINY,
-            sampling=Sampling(max_tokens=1, top_logprobs=top_logprobs),
+            sampling=sampling,
             stream=False,
         )
 
@@ -174,6 +185,7 @@ def facts(
     answered = [(r, last[r.id]) for r in plan.requests if r.id in last]
     logprobs = any(chunk.logprobs for _, o in answered for chunk in o.chunks)
     notes: list[str] = []
+    samples = _samples([o for r, o in answered if r.sampling.temperature], notes)
     block, reports = _block_tokens([o.usage for r, o in answered if r.twin], notes)
     if tokens is None:
         tokens = _estimated([(r, o.usage) for r, o in answered], notes)
@@ -184,8 +196,23 @@ def facts(
         tokens_per_word=tokens.per_word,
         reports_cached_tokens=reports,
         reports_logprobs=logprobs,
+        samples=samples,
         notes=tuple(notes),
     )
+
+
+def _samples(hot: Sequence[Observation], notes: list[str]) -> bool | None:
+    """Whether two seeds at a high temperature gave two answers; None where one is missing."""
+    texts = ["".join(chunk.text for chunk in seen.chunks) for seen in hot]
+    if len(texts) < 2:  # noqa: PLR2004 - a pair
+        notes.append(
+            f"the target did not answer at temperature {_HOT:g}: lost tickets cannot be confirmed"
+        )
+        return None
+    if len(set(texts)) == 1:
+        notes.append("the target ignores temperature or seed: lost tickets cannot be confirmed")
+        return False
+    return True
 
 
 def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int | None, bool]:

@@ -137,9 +137,7 @@ def with_chunks(h: History, name: str, *chunks: Chunk, **more: Any) -> History:
     """The same run, in which the request `name` was answered with these chunks instead."""
     run = h._run
     seen = [replace(o, chunks=chunks, **more) if o.request_id == name else o for o in run.seen]
-    return histories.build(
-        run.plans, [], seen, provenance=provenance(*run.plans), events=run.events
-    )
+    return histories.build(run.plans, [], seen, provenance=run.provenance, events=run.events)
 
 
 def said(text: str) -> str:

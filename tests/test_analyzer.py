@@ -14,8 +14,8 @@ from leakcheck import analyzer, evidence
 from leakcheck import history as histories
 from leakcheck.analyzer import exposure
 from leakcheck.analyzer.confirm import confirmations
-from leakcheck.checks.own_answer import ALONE, IN_WINDOW
-from leakcheck.records import Gate, Report, RunEvent
+from leakcheck.checks.own_answer import ALONE, HOT, IN_WINDOW
+from leakcheck.records import Gate, Report, RunEvent, TargetFacts
 from leakcheck.report.sentences import headline
 
 FIVE = "v> w> x> y> z> v=v w=w x=x y=y z=z"
@@ -187,28 +187,37 @@ def test_a_leak_of_a_phrase_that_can_be_guessed_is_no_proof():
     assert "use longer passphrases" in found.reasons[0]
 
 
-CONFIRMED = "a> b> a=aA b=_ | c> c=b d> d=b g> g=b | e> f> h> e=_ f=_ h=_"
-
-
 def payload(name):
     request = history(f"{name}.").by_id(name)
     return {"ticket": request.ticket, "passphrase": request.passphrase}
 
 
-def replays():
-    same = {**payload("b"), "replays": "b"}
-    cells = dict.fromkeys("cdg", ALONE) | dict.fromkeys("efh", IN_WINDOW)
-    return {name: same | {"cell": cell} for name, cell in cells.items()}
+SAMPLES = TargetFacts(samples=True)
+LOST = "a> b> a=aA b=_"
+
+
+def replayed(alone="", hot="", window="", line=LOST, **more):
+    """The run on the line and replays of b: `b` one with its ticket, `_` without, `!` no answer."""
+    changes = dict(more.pop("changes", {}))
+    for cell, answers in ((ALONE, alone), (HOT, hot), (IN_WINDOW, window)):
+        for answer in answers:
+            name = chr(0x4E00 + len(changes))
+            line += f" | {name}> {name}" + ("!" if answer == "!" else f"={answer}")
+            changes[name] = {**payload("b"), "replays": "b", "cell": cell}
+    return history(line, changes=changes, **{"facts": SAMPLES} | more)
+
+
+CONFIRMED = {"alone": "bbb", "hot": "b" * 24, "window": "______"}
 
 
 def test_a_confirmed_lost_answer_is_corruption():
-    report = analyzer.analyze(history(CONFIRMED, changes=replays()))
+    report = analyzer.analyze(replayed(**CONFIRMED))
     assert (report.status, report.exit_code) == ("corruption", 1)
     assert report.verdicts[0].leak_rate.trials == 1
 
 
 def test_a_leak_that_shows_in_a_replay_only_is_a_leak_with_no_window():
-    found = verdict(history(CONFIRMED.replace("e=_", "e=A"), changes=replays()))
+    found = verdict(replayed(**CONFIRMED | {"window": "A_____"}))
     assert (found.status, found.leak_rate.events) == ("leak", 0)
     assert found.reasons[0] == (
         "1 answer shows somebody else's passphrase or ticket, in a replay that was sent to confirm "
@@ -217,8 +226,7 @@ def test_a_leak_that_shows_in_a_replay_only_is_a_leak_with_no_window():
 
 
 def test_a_lost_answer_that_is_lost_alone_too_leaves_a_run_clean_with_a_note():
-    line = f"a> b> a=aA b=B {CLEAN} | c> c=_"
-    found = verdict(history(line, changes={"c": replays()["c"]}))
+    found = verdict(replayed(alone="_", line=f"a> b> a=aA b=B {CLEAN}"))
     assert found.status == "clean"
     assert [f.anomaly for f in found.findings] == ["lost-answer"]
 
@@ -503,12 +511,6 @@ def test_a_finished_run_that_lacks_records_is_not_clean():
 
 # --- confirmations -------------------------------------------------------------------------------
 
-ALONE_ONLY = "a> b> a=aA b=_ | c> c=b | d> d=b | g> g=b"
-
-
-def kept_alone():
-    return {name: fields | {"cell": ALONE} for name, fields in replays().items() if name in "cdg"}
-
 
 def test_nothing_is_sent_again_when_nothing_was_lost():
     assert confirmations(history(CLEAN)) == ()
@@ -532,28 +534,63 @@ def test_a_suspect_is_first_sent_alone_three_times():
     assert sent == confirmations(h)
 
 
-def test_the_window_of_one_that_kept_its_ticket_alone_is_sent_three_times():
-    sent = confirmations(history(ALONE_ONLY, changes=kept_alone()))
+def test_one_that_kept_its_ticket_alone_is_sent_hot_next():
+    h = replayed(alone="bbb")
+    sent = confirmations(h)
+    assert [(r.id, r.replays, r.cell) for r in sent] == [
+        (f"b-hot-{n}", "b", HOT) for n in range(1, 9)
+    ]
+    assert [r.window for r in sent] == list(range(1_000_000, 1_000_008))
+    assert [(r.sampling.temperature, r.sampling.seed) for r in sent] == [
+        (1.0, n) for n in range(1, 9)
+    ]
+    assert {r.messages for r in sent} == {h.by_id("b").messages}
+
+
+def test_one_that_a_few_hot_replays_do_not_shake_gets_the_others():
+    sent = confirmations(replayed(alone="bbb", hot="bbbb_bbb"))
+    assert [r.id for r in sent] == [f"b-hot-{n}" for n in range(9, 25)]
+
+
+def test_the_window_of_one_that_is_no_near_tie_is_sent_three_times():
+    sent = confirmations(replayed(alone="bbb", hot="b" * 23 + "_"))
     assert [(r.id, r.window, r.replays, r.cell) for r in sent] == [
-        ("a-again-1", 1_000_000, "a", IN_WINDOW),
-        ("b-again-1", 1_000_000, "b", IN_WINDOW),
-        ("a-again-2", 1_000_001, "a", IN_WINDOW),
-        ("b-again-2", 1_000_001, "b", IN_WINDOW),
-        ("a-again-3", 1_000_002, "a", IN_WINDOW),
-        ("b-again-3", 1_000_002, "b", IN_WINDOW),
+        (f"{name}-again-{n}", 999_999 + n, name, IN_WINDOW) for n in (1, 2, 3) for name in "ab"
     ]
 
 
-def test_one_that_loses_its_ticket_alone_too_is_let_go():
-    lost_once = ALONE_ONLY.replace("d=b", "d=_")
-    assert confirmations(history(lost_once, changes=kept_alone())) == ()
+@pytest.mark.parametrize("window", ["___", "__b"])
+def test_a_window_that_lost_it_again_is_sent_three_more_times(window):
+    sent = confirmations(replayed(alone="bbb", hot="b" * 24, window=window))
+    assert [r.id for r in sent] == [f"{name}-again-{n}" for n in (4, 5, 6) for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    "far",
+    [
+        {"alone": "bb_"},
+        {"alone": "b!b"},
+        {"alone": "bbb", "hot": "bbbb__bb"},
+        {"alone": "bbb", "hot": "b" * 20 + "__bb"},
+        {"alone": "bbb", "hot": "b" * 24, "window": "_bb"},
+        CONFIRMED,
+    ],
+)
+def test_nothing_more_is_sent_for_one_that_is_decided(far):
+    assert confirmations(replayed(**far)) == ()
+
+
+@pytest.mark.parametrize("samples", [None, False])
+def test_a_target_that_does_not_follow_temperature_is_only_asked_alone(samples):
+    facts = TargetFacts(samples=samples)
+    assert len(confirmations(replayed(facts=facts))) == 3
+    assert confirmations(replayed(alone="bbb", facts=facts)) == ()
 
 
 def test_links_of_a_replayed_window_lead_to_its_replays():
-    changes = kept_alone()
-    changes["b"] = {"partner": "a", "shared_tokens": 5}
-    sent = {r.id: r for r in confirmations(history(ALONE_ONLY, changes=changes))}
-    assert sent["b-again-1"].partner == "a-again-1"
+    changes = {"b": {"partner": "a", "shared_tokens": 5}}
+    sent = confirmations(replayed(alone="bbb", hot="b" * 24, changes=changes))
+    assert {r.id: r.partner for r in sent}["b-again-1"] == "a-again-1"
 
 
 def test_a_request_sent_alone_has_no_links():
@@ -562,10 +599,30 @@ def test_a_request_sent_alone_has_no_links():
     assert (alone.twin, alone.partner, alone.shared_tokens, alone.phase) == (None, None, None, 0)
 
 
-def test_at_most_four_suspects_of_different_windows_first():
-    h = history("a> b> a=_ b=_ | c> d> c=_ d=_ | e> f> e=_ f=fF | g> h> g=_ h=_")
-    assert [r.replays for r in confirmations(h)][::3] == ["a", "c", "e", "g"]
-    assert [r.replays for r in confirmations(h, limit=1)] == ["a", "a", "a"]
+def suspects(h, limit):
+    return [r.replays for r in confirmations(h, limit=limit)][::3]
+
+
+def test_suspects_are_of_different_windows_first_and_spread_over_all_of_them():
+    h = history("a> b> a=_ b=_ | c> d> c=_ d=_ | e> f> e=_ f=fF | g> h> g=_ h=_ | i> j> i=_ j=_")
+    assert suspects(h, 3) == ["a", "e", "i"]
+    assert suspects(h, 5) == ["a", "c", "e", "g", "i"]
+    assert suspects(h, 7) == ["a", "c", "e", "g", "i", "b", "d"]
+    assert suspects(h, 1) == ["a"]
+
+
+def test_at_most_twelve_are_suspected_and_four_windows_sent_again():
+    names = "abcdefghijklmn"
+    line, changes = " | ".join(f"{n}> {n}=_" for n in names), {}
+    assert len(confirmations(history(line))) == 3 * 12
+    for name in names:
+        for cell, times in ((ALONE, 3), (HOT, 24)):
+            for _ in range(times):
+                again = chr(0x4E00 + len(changes))
+                changes[again] = {**payload(name), "replays": name, "cell": cell}
+                line += f" | {again}> {again}={name}"
+    sent = confirmations(history(line, changes=changes, facts=SAMPLES))
+    assert [r.replays for r in sent][::3] == ["a", "e", "j", "n"]
 
 
 def test_replays_of_two_scenarios_never_share_a_window():
@@ -573,7 +630,3 @@ def test_replays_of_two_scenarios_never_share_a_window():
     sent = confirmations(merged(*parts))
     windows = {name: {r.window for r in sent if r.scenario == name} for name in ("one", "two")}
     assert not windows["one"] & windows["two"]
-
-
-def test_a_scenario_whose_windows_were_replayed_gets_no_more():
-    assert confirmations(history(CONFIRMED, changes=replays())) == ()

@@ -13,14 +13,25 @@ def plan():
     return survey.plan(seed=0, words=load_words(), style="phrase", ids=itertools.count())
 
 
-def answers(plan, *, block=None, before=4, after=5, per_word=1.0, logprobs=True, usage=True):
+def by_seed(seed):
+    return f"x{seed}"
+
+
+def answers(
+    plan, *, block=None, before=4, after=5, per_word=1.0, logprobs=True, usage=True, hot=by_seed
+):
     """What a target with such a template and such a cache would answer to the survey."""
     for request in plan.requests:
         words = len(request.messages[0].content.split())
         tokens = round(before + per_word * words + after)
         hit = None if block is None else (tokens - 1) // block * block if request.twin else 0
         asked = request.sampling.top_logprobs is not None
-        chunk = Chunk(text="x", logprobs=(TokenLogprob(token="x", logprob=0.0),) * asked * logprobs)
+        said = hot(request.sampling.seed) if request.sampling.temperature else "x"
+        if said is None:
+            continue
+        chunk = Chunk(
+            text=said, logprobs=(TokenLogprob(token="x", logprob=0.0),) * asked * logprobs
+        )
         yield Observation(
             request_id=request.id, worker=0, lane=0, outcome="ok", start_ns=0, end_ns=1,
             chunks=(chunk,),
@@ -77,6 +88,29 @@ def test_a_tokenizer_knows_the_template_better(plan):
 def test_logprobs_are_seen(plan):
     assert facts(plan).reports_logprobs
     assert not facts(plan, logprobs=False).reports_logprobs
+
+
+@pytest.mark.parametrize(
+    ("hot", "samples", "said"),
+    [
+        (by_seed, True, None),
+        (lambda _: "the same", False, "the target ignores temperature or seed"),
+        (lambda seed: "x" if seed == 1 else None, None, "the target did not answer at temperature"),
+        (lambda _: None, None, "the target did not answer at temperature 2"),
+    ],
+)
+def test_a_target_samples_if_two_seeds_give_two_answers(plan, hot, samples, said):
+    found = facts(plan, hot=hot)
+    assert found.samples is samples
+    told = [note for note in found.notes if "lost tickets cannot be confirmed" in note]
+    assert told == [] if said is None else told[0].startswith(said)
+
+
+def test_a_target_is_asked_hot_twice_for_the_same_with_two_seeds(plan):
+    one, two = [r for r in plan.requests if r.sampling.temperature]
+    assert (one.messages, one.tenant) == (two.messages, two.tenant)
+    assert one.sampling.seed != two.sampling.seed
+    assert one.phase != two.phase
 
 
 def test_a_target_that_answers_nothing_is_an_error_with_its_own_words(plan):

@@ -5,13 +5,17 @@ stands beside it. Nobody's ticket is a `lost-answer`, unless the answer was cut 
 ticket: a near miss is a model that spells badly, not another's answer. A weak model loses whole
 tickets too, so that is a note, unless replays show that the company does it: the very same request
 returns its ticket alone, and loses it again when its window is replayed (`analyzer.confirmations`
-sends these).
+sends these). That alone would accuse honest targets: where two tokens are nearly tied, the rounding
+of another batch size decides, every time. So the request must keep its ticket alone at temperature
+1 as well: a near-tie of a quarter of a nat loses 44 % of those, and a target that does not follow
+temperature is not accused at all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -23,38 +27,90 @@ from leakcheck.records import CheckResult, Finding
 
 CHECK = "own_answer"
 ALONE = "replay alone"
+HOT = "replay hot"
 IN_WINDOW = "replay in window"
 """Cells of the replays that confirm a suspicion."""
-REPEATS = 3
-"""How often a suspect is sent alone, and in its window, and what a confirmation takes of each."""
-CUT = "content_filter"
-"""The finish reason of an answer that the target broke off."""
+ALONE_REPLAYS = 3
+HOT_REPLAYS = 24
+WINDOW_REPLAYS = 6
+"""How often a suspect is sent: alone, alone at temperature 1, and in its window."""
+MOST_LOST_HOT = 1
+LEAST_LOST_AGAIN = 5
+"""What a confirmation takes of each, after all of those alone kept the ticket."""
+WHOLE = (None, "stop", "length", "tool_calls")
+"""Finish reasons of answers that the target did not break off."""
 
-Replays = Sequence[Any]
-"""Rows of `ticket_states`."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """How the replays of one suspect ended: those answered, and what of them counts."""
+
+    alone: int = 0
+    kept_alone: int = 0
+    hot: int = 0
+    lost_hot: int = 0
+    again: int = 0
+    lost_again: int = 0
+
+    @property
+    def steady(self) -> bool:
+        """Whether the ticket was kept alone, every time."""
+        return self.kept_alone == self.alone >= ALONE_REPLAYS
+
+    def clear(self, of: int = HOT_REPLAYS) -> bool:
+        """Whether no near-tie shows in the first `of` hot replays; one without answer counts as
+        lost.
+        """
+        return self.hot - self.lost_hot >= of - MOST_LOST_HOT
+
+    def loses(self, of: int = WINDOW_REPLAYS) -> bool:
+        """Whether its window lost it nearly always, of the first `of` times."""
+        return self.lost_again >= of - (WINDOW_REPLAYS - LEAST_LOST_AGAIN)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it is the company that takes the ticket."""
+        return self.steady and self.clear() and self.loses()
 
 
-def check(history: History, *, kept_alone: int = REPEATS, lost_again: int = REPEATS) -> CheckResult:
-    """Findings for foreign and for lost tickets.
-
-    A lost answer is corruption when at least `kept_alone` replays alone were answered and all of
-    them with the ticket, and at least `lost_again` replays in the window were answered without it.
-    """
+def check(history: History) -> CheckResult:
+    """Findings for foreign and for lost tickets."""
     matches = history.planted
     tickets = matches[matches["kind"] == "ticket"]
     foreign = tickets[tickets["owner"] == "foreign"]
     states = ticket_states(history)
     kept = frozenset(tickets.loc[tickets["owner"] == "own", "recipient"])
     first = states[~states["replay"]]
-    replays: dict[str, list[Any]] = {}
-    for replay in states[states["replay"]].itertuples():
-        replays.setdefault(str(replay.replays), []).append(replay)
+    replayed = replays(states)
     lost = [
-        _lost(history, request_id, replays.get(request_id, ()), kept_alone, lost_again)
+        _lost(history, request_id, replayed.get(request_id))
         for request_id in first.loc[first["lost"], "id"]
     ]
     leaks = [_foreign(history, match, kept) for match in first_of_each_pair(foreign)]
     return CheckResult(check=CHECK, findings=(*leaks, *lost), notes=_notes(first))
+
+
+def replays(states: pd.DataFrame) -> Mapping[str, Replays]:
+    """Of each request that was sent again (the `replays` of others): how its replays ended."""
+    rows: dict[str, list[Any]] = {}
+    for row in states[states["replay"]].itertuples():
+        rows.setdefault(str(row.replays), []).append(row)
+    return {request_id: _counted(of) for request_id, of in rows.items()}
+
+
+def _counted(rows: Iterable[Any]) -> Replays:
+    cells: dict[str, list[Any]] = {ALONE: [], HOT: [], IN_WINDOW: []}
+    for row in rows:
+        cells.setdefault(row.cell, []).append(row)
+    alone, hot, again = cells[ALONE], cells[HOT], cells[IN_WINDOW]
+    return Replays(
+        alone=len(alone),
+        kept_alone=sum(row.own for row in alone),
+        hot=len(hot),
+        lost_hot=sum(row.lost for row in hot),
+        again=len(again),
+        lost_again=sum(row.lost for row in again),
+    )
 
 
 def ticket_states(history: History) -> pd.DataFrame:
@@ -83,7 +139,7 @@ def _in_part(history: History, request_id: str) -> bool:
     """
     answer, request = history.answer(request_id), history.by_id(request_id)
     ticket = request.ticket
-    if answer is None or ticket is None or answer.finish_reason == CUT:
+    if answer is None or ticket is None or answer.finish_reason not in WHOLE:
         return True
     written = None if answer.usage is None else answer.usage.completion_tokens
     if answer.finish_reason == "length" and (written or math.inf) < request.sampling.max_tokens:
@@ -121,32 +177,41 @@ def _foreign(history: History, match: Any, kept: frozenset[str]) -> Finding:
     return leak(history, match, check=CHECK, anomaly="foreign-answer", what=what)
 
 
-def _lost(
-    history: History, request_id: str, replays: Replays, kept_alone: int, lost_again: int
-) -> Finding:
-    request = history.by_id(request_id)
-    alone = [replay.own for replay in replays if replay.cell == ALONE]
-    again = [replay.lost for replay in replays if replay.cell == IN_WINDOW]
-    confirmed = all(alone) and sum(alone) >= kept_alone and sum(again) >= lost_again
-    replayed = (
-        f"; sent again alone it returned it {sum(alone)} of {len(alone)} times, and with its whole "
-        f"window it lost it {sum(again)} of {len(again)} times"
-        if replays
-        else "; it was not sent again"
-    )
+def _lost(history: History, request_id: str, replayed: Replays | None) -> Finding:
+    request, of = history.by_id(request_id), replayed or Replays()
+    samples = history.provenance.facts.samples is True
     return Finding(
         check=CHECK,
         anomaly="lost-answer",
-        severity="corruption" if confirmed else "note",
+        severity="corruption" if of.confirmed and samples else "note",
         scenario=request.scenario,
         window=request.window,
         recipient=request.id,
         excerpt=excerpt(history.text(request.id), 0, 0)[0],
-        explanation=f"{who(request, window=True)} was answered without any ticket{replayed}.",
+        explanation=f"{who(request, window=True)} was answered without any ticket"
+        + (f"; {_told(of, samples=samples)}." if replayed else "; it was not sent again."),
         evidence={
-            "kept_alone": sum(alone),
-            "replayed_alone": len(alone),
-            "lost_in_window": sum(again),
-            "replayed_in_window": len(again),
+            "kept_alone": of.kept_alone,
+            "replayed_alone": of.alone,
+            "lost_hot": of.lost_hot,
+            "replayed_hot": of.hot,
+            "lost_in_window": of.lost_again,
+            "replayed_in_window": of.again,
         },
     )
+
+
+def _told(of: Replays, *, samples: bool) -> str:
+    """What its replays showed, step by step, as far as they went."""
+    parts = [f"sent again alone it returned it {of.kept_alone} of {of.alone} times"]
+    if of.hot:
+        parts.append(f"at temperature 1 it lost it {of.lost_hot} of {of.hot} times")
+    if of.again:
+        parts.append(f"with its whole window it lost it {of.lost_again} of {of.again} times")
+    told = ", and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+    if of.steady and not samples:
+        told += (
+            "; as far as the survey saw, this target does not follow temperature and seed, so "
+            "nothing can tell a fault from two tokens that are nearly tied"
+        )
+    return told

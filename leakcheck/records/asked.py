@@ -118,7 +118,8 @@ class TargetFacts:
     `block_tokens` is the unit in which the target reports prefix-cache hits (None: it reports
     none). `overhead_tokens` stand in front of the user's text in every chat prompt (the template),
     and `tokens_per_word` is what one word of filler costs. `continues`: the target goes on with a
-    text (completions) rather than answer one (chat).
+    text (completions) rather than answer one (chat). `samples`: the target follows temperature and
+    seed (None: it did not say).
     """
 
     models: tuple[str, ...] = ()
@@ -128,4 +129,5 @@ class TargetFacts:
     reports_cached_tokens: bool = False
     reports_logprobs: bool = False
     continues: bool = False
+    samples: bool | None = None
     notes: tuple[str, ...] = ()
