@@ -23,7 +23,8 @@ _PERIOD = re.compile(rf"(.{{1,40}}?)\1{{{_OWN_RUN - 1},}}", re.DOTALL)
 class Sign:
     """One comparison in one window. `direction` 1: parameters of others show; -1: they show under
     the condition that is compared with; 0: neither, or both. `recipient` and `source` are ids,
-    `at` the place in the recipient's answer that shows it, `what` ends its sentence.
+    `at` the place in the recipient's answer that shows it, `what` ends its sentence. `alone`: it is
+    compared with requests sent alone, which any company may differ from.
     """
 
     window: int
@@ -32,6 +33,7 @@ class Sign:
     what: str
     source: str | None = None
     at: tuple[int, int] = (0, 0)
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,16 @@ def ignored_stops(window: Told, cells: Cells) -> Iterator[Sign]:
                 )
 
 
+def stops_ignored_alone(windows: Sequence[Told], cells: Cells) -> bool:
+    """Whether some answer holds its own stop string with nobody beside it."""
+    return any(
+        stop in answer.text
+        for window in windows
+        for answer in window.of(cells.alone)
+        for stop in answer.request.sampling.stop
+    )
+
+
 def _stopped_at(answer: Answer, stop: str) -> bool:
     """Whether the answer was ended by this stop string, as far as can be told: it ended by itself
     and lacks a text that it was asked to repeat.
@@ -186,7 +198,8 @@ def _cut_at(text: str, whole: str, at: int) -> bool:
 
 
 def alike(window: Told, cells: Cells) -> Iterator[Sign]:
-    """Two hot requests with one payload and two seeds: the same answer in company (1), alone (-1).
+    """Two hot requests with one payload and two seeds: the same answer beside each other (1), or
+    where each is the only hot one (-1): each among as many greedy ones, and each alone.
 
     The same two on both sides: of more, two would be alike more often by chance.
     """
@@ -195,19 +208,29 @@ def alike(window: Told, cells: Cells) -> Iterator[Sign]:
         for second in alone[number + 1 :]:
             if first.request.messages != second.request.messages or _same_seed(first, second):
                 continue
-            one, other = (window.twins(cells.mixed, each.request) for each in (first, second))
+            both = first.request, second.request
+            one, other = (window.twins(cells.mixed, each) for each in both)
             if not one or not other:
                 continue
-            seeds = first.request.sampling.seed, second.request.sampling.seed
-            yield Sign(
-                window=window.window,
-                direction=_same(one[0], other[0]) - _same(first, second),
-                recipient=other[0].request.id,
-                what=(
-                    f"got word for word the answer of {one[0].request.id}, although both are hot "
-                    f"and their seeds are {seeds[0]} and {seeds[1]}; alone they differ"
-                ),
-            )
+            apart = [window.twins(cells.seeded, each) for each in both]
+            references = [(apart[0][0], apart[1][0])] if all(apart) else []
+            for reference in [*references, (first, second)]:
+                yield Sign(
+                    window=window.window,
+                    direction=_same(one[0], other[0]) - _same(*reference),
+                    recipient=other[0].request.id,
+                    alone=reference[0] is first,
+                    what=(
+                        f"got word for word the answer of {one[0].request.id}, although both are "
+                        f"hot and their seeds are {both[0].sampling.seed} and "
+                        f"{both[1].sampling.seed}; {_where(alone=reference[0] is first)} they "
+                        "differ"
+                    ),
+                )
+
+
+def _where(*, alone: bool) -> str:
+    return "alone" if alone else "in as much company, but apart,"
 
 
 def reproduced(window: Told, cells: Cells) -> Iterator[Sign]:
@@ -274,33 +297,59 @@ def run(unit: str, text: str) -> tuple[int, int] | None:
     return None if found is None else found.span()
 
 
-def foreign_biases(windows: Sequence[Told]) -> Iterator[Sign]:
+def foreign_biases(windows: Sequence[Told], cells: Cells) -> Iterator[Sign]:
     """Answers that say over and over what the bias of another makes that one say.
 
-    A bias may stay behind, so its request may lie in an earlier window: the latest is named.
+    A bias may stay behind, so its request may lie in an earlier window: the latest is named. Nor
+    is a request alone a control, for the same reason; one that ended before the bias was sent is.
+    """
+    units = _biased(windows, cells)
+    every = [answer for window in windows for cell in window.cells.values() for answer in cell]
+    for answer in every:
+        if not answer.request.sampling.logit_bias:
+            yield _foreign_bias(answer, units)
+
+
+def _biased(windows: Sequence[Told], cells: Cells) -> dict[str, list[Answer]]:
+    """Units that a bias makes answers repeat, and those answers. None unless half of the biased
+    answers alone do so; without units that come of several tokens, and without those that somebody
+    repeated before: a weak model that goes round in circles by itself.
     """
     every = [answer for window in windows for cell in window.cells.values() for answer in cell]
-    biased = [
-        (unit, answer)
-        for answer in every
-        if answer.request.sampling.logit_bias and (unit := said_over_and_over(answer.text))
-    ]
-    latest: dict[str, list[Answer]] = {}
-    for unit, answer in biased:
-        latest.setdefault(unit, []).append(answer)
-    for answer in every:
-        if answer.request.sampling.logit_bias:
-            continue
-        yield _foreign_bias(answer, latest)
+    biased = [answer for answer in every if answer.request.sampling.logit_bias]
+    alone = [answer for answer in biased if answer.request.cell == cells.alone] or biased
+    if 2 * sum(said_over_and_over(each.text) is not None for each in alone) < len(alone):
+        return {}
+    units: dict[str, list[Answer]] = {}
+    for answer in biased:
+        if unit := said_over_and_over(answer.text):
+            units.setdefault(unit, []).append(answer)
+    others = [answer for answer in every if not answer.request.sampling.logit_bias]
+    return {
+        unit: owners
+        for unit, owners in units.items()
+        if len({owner.request.sampling.logit_bias for owner in owners}) == 1
+        and not any(_before(other, owners) and _says(unit, other) for other in others)
+    }
+
+
+def _before(answer: Answer, owners: Sequence[Answer]) -> bool:
+    """Whether an answer was over before any of these requests was sent."""
+    return answer.seen.end_ns <= min(owner.seen.start_ns for owner in owners)
+
+
+def _says(unit: str, answer: Answer) -> tuple[int, int] | None:
+    """Where an answer repeats a unit that its prompt does not."""
+    asked = any(run(unit, message.content) for message in answer.request.messages)
+    return None if asked else run(unit, answer.text)
 
 
 def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
     request = answer.request
     for unit, owners in biased.items():
-        at = run(unit, answer.text)
+        at = _says(unit, answer)
         earlier = [each for each in owners if each.seen.start_ns < answer.seen.end_ns]
-        asked = any(run(unit, message.content) for message in request.messages)
-        if at is not None and earlier and not asked:
+        if at is not None and earlier:
             owner = max(earlier, key=lambda each: each.seen.start_ns).request
             return Sign(
                 window=request.window,
@@ -314,50 +363,92 @@ def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
 
 
 def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:
-    """A bias that shows alone and not in company (1), or the other way round (-1)."""
+    """A bias that shows among as many greedy requests, or alone, and not in mixed company (1), or
+    the other way round (-1).
+    """
     for answer in window.of(cells.mixed):
-        for alone in window.twins(cells.alone, answer.request):
-            unit = said_over_and_over(alone.text) or said_over_and_over(answer.text)
-            if answer.request.sampling.logit_bias and unit is not None:
-                shows = [run(unit, each.text) is not None for each in (alone, answer)]
+        if not answer.request.sampling.logit_bias:
+            continue
+        for cell in (cells.seeded, cells.alone):
+            for reference in window.twins(cell, answer.request):
+                unit = said_over_and_over(reference.text) or said_over_and_over(answer.text)
+                if unit is None:
+                    continue
+                shows = [run(unit, each.text) is not None for each in (reference, answer)]
+                alone = cell == cells.alone
                 yield Sign(
                     window=window.window,
                     direction=shows[0] - shows[1],
                     recipient=answer.request.id,
-                    what=f"does not say {unit!r}, to which its own logit_bias leads it alone",
+                    alone=alone,
+                    what=(
+                        f"does not say {unit!r}, to which its own logit_bias leads it "
+                        f"{_where(alone=alone)} as {reference.request.id}"
+                    ),
                 )
 
 
 # --- length --------------------------------------------------------------------------------------
 
 
-def lengths(window: Told, cells: Cells) -> Iterator[Sign]:
-    """max_tokens that is obeyed alone; 1 where the answer in company is longer, or was ended as too
-    long before it was, where alone it goes further.
-    """
-    company = window.of(cells.mixed)
-    for answer in company:
-        most, written = answer.request.sampling.max_tokens, answer.written
-        alone = window.twins(cells.alone, answer.request)
-        if written is None or not alone or not (0 < (alone[0].written or 0) <= most):
+def longer(window: Told, cells: Cells) -> Iterator[Sign]:
+    """max_tokens that are obeyed alone; 1 where the answer in company has more."""
+    for answer, alone in _measured(window, cells):
+        most, written = answer.request.sampling.max_tokens, answer.written or 0
+        if (alone.written or 0) > most:
             continue
-        short = answer.seen.finish_reason == "length" and written < most
-        short = short and written < (alone[0].written or 0)
-        wrong = short or written > most
-        other = next(
-            (
-                each.request
-                for each in company
-                if wrong and each.request.sampling.max_tokens == written
-            ),
-            None,
-        )
-        whose = "" if other is None else f", which is what {other.id} may write"
+        other = _may_write(written, window.of(cells.mixed))
         yield Sign(
             window=window.window,
-            direction=int(wrong),
+            direction=int(written > most),
             recipient=answer.request.id,
             source=None if other is None else other.id,
             at=(len(answer.text), len(answer.text)),
-            what=f"has {written} tokens and its max_tokens are {most}{whose}; alone it obeyed",
+            what=f"has {written} tokens and its max_tokens are {most}; alone it obeyed",
         )
+
+
+def longer_alone(windows: Sequence[Told], cells: Cells) -> bool:
+    """Whether some answer has more tokens than its max_tokens with nobody beside it."""
+    return any(
+        (answer.written or 0) > answer.request.sampling.max_tokens
+        for window in windows
+        for answer in window.of(cells.alone)
+    )
+
+
+def cut(window: Told, cells: Cells) -> Iterator[Sign]:
+    """Answers ended as too long before they were, and before they end alone: 1 at the max_tokens of
+    another in the same company, -1 anywhere else, as a full KV cache does it.
+    """
+    for answer, alone in _measured(window, cells):
+        most, written = answer.request.sampling.max_tokens, answer.written or 0
+        short = answer.seen.finish_reason == "length" and written < most
+        short = short and written < (alone.written or 0) <= most
+        other = _may_write(written, window.of(cells.mixed)) if short else None
+        yield Sign(
+            window=window.window,
+            direction=0 if not short else 1 if other else -1,
+            recipient=answer.request.id,
+            source=None if other is None else other.id,
+            at=(len(answer.text), len(answer.text)),
+            what=(
+                f"was cut at {written} tokens, which is what {other and other.id} may write; its "
+                f"own max_tokens are {most}"
+            ),
+        )
+
+
+def _measured(window: Told, cells: Cells) -> Iterator[tuple[Answer, Answer]]:
+    """Answers in mixed company and alone whose tokens the target counts."""
+    for answer in window.of(cells.mixed):
+        for alone in window.twins(cells.alone, answer.request)[:1]:
+            if answer.written is not None and alone.written:
+                yield answer, alone
+
+
+def _may_write(tokens: int, company: Sequence[Answer]) -> Request | None:
+    """Who of the company may write so many tokens and no more."""
+    return next(
+        (each.request for each in company if each.request.sampling.max_tokens == tokens), None
+    )

@@ -2,13 +2,19 @@
 
 A passphrase shows none of this. What each request asked for stands in the plan; what it looks like
 when the target obeys is seen from the same request alone. So what a target does not support (seeds,
-a bias, stop strings) is never held against it, only that it changes in company.
+a bias, stop strings) is never held against it, only that it changes with the company.
 
-Two kinds of evidence make `foreign-parameters`. *Signs*: windows in which an aspect is right among
-like requests and wrong among unlike ones, against windows the other way round, by the exact sign
-test of `paired`; a noisy model errs both ways. *Violations* that no model makes by itself, as only
-the server enforces what they break (an own stop string in the answer, max_tokens, another's bias):
-in at least `violations` windows. Less is a note.
+Two kinds of evidence make `foreign-parameters`.
+
+*Signs*: windows in which an aspect is right among like requests and wrong among unlike ones,
+against windows the other way round, by the exact sign test of `paired`; a noisy model errs both
+ways. Both are in company of the same size. Where a request is seen right only alone it is a note:
+replicas that are not alike, some of which serve the overflow, do that too.
+
+*Violations* that no model makes by itself, as only the server enforces what they break: in at least
+`violations` windows, and only if no answer alone breaks the same rule. Answers that are cut count
+where the length is another's max_tokens, and must be more than chance hits among all that are cut.
+Less is a note.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from leakcheck import evidence
 from leakcheck.checks import _parameters, excerpt, own_answer, paired, who
 from leakcheck.checks._parameters import Cells, Sign, Told
 from leakcheck.history import History
@@ -23,18 +30,36 @@ from leakcheck.records import CheckResult, Finding
 
 CHECK = "contract"
 TITLE = "Sampling parameters: own and foreign"
-COLUMNS = ("aspect", "windows", "wrong among unlike", "wrong among like", "p")
+COLUMNS = ("aspect", "windows", "wrong", "the other way round", "p")
 VIOLATIONS = 3
+_BY_CHANCE = 0.15
+"""At most this share of arbitrary lengths is some max_tokens in the company by accident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Aspect:
-    """One thing that an answer's own parameters promise. `rule`: a model cannot break it."""
+    """One thing that an answer's own parameters promise.
+
+    `rule`: a model cannot break it. `broken_alone`: this target does so with nobody beside it.
+    `by_chance`: the share of signs that go up for no reason, of a rule with signs either way.
+    """
 
     name: str
     signs: list[Sign]
-    rule: bool
     unseen: str
+    rule: bool = False
+    broken_alone: bool = False
+    by_chance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """The windows of an aspect, and the first sign that went up. `alone`: seen right only alone."""
+
+    signs: paired.Signs
+    first: Sign | None
+    alone: bool
+    p: float | None
 
 
 def check(
@@ -58,19 +83,20 @@ def check(
     level = alpha / sum(not aspect.rule for aspect in aspects)
     findings, rows, notes = [], [], [*_refused(history)]
     for aspect in aspects:
-        ups, downs, first = _count(aspect.signs)
-        total = len({sign.window for sign in aspect.signs})
-        signs = paired.Signs(windows=total, ups=ups, downs=downs, first=None)
-        rows.append(
-            (aspect.name, total, ups, downs, None if aspect.rule else float(f"{signs.p:.3g}"))
-        )
-        if not total:
+        counted = _counted(aspect)
+        its, p = counted.signs, counted.p
+        shown = None if p is None else float(f"{p:.3g}")
+        rows.append((aspect.name, its.windows, its.ups, its.downs, shown))
+        if not its.windows:
             notes.append(aspect.unseen)
-        if first is not None:
-            confirmed = (
-                ups >= violations if aspect.rule else signs.confirmed(level, least_difference)
-            )
-            findings.append(_finding(history, aspect, signs, first, confirmed=confirmed))
+        if counted.first is None:
+            continue
+        confirmed = (
+            not aspect.broken_alone and its.ups >= violations and (p is None or p <= alpha)
+            if aspect.rule
+            else not counted.alone and its.confirmed(level, least_difference)
+        )
+        findings.append(_finding(history, aspect, counted, confirmed=confirmed))
     return CheckResult(
         check=CHECK,
         findings=tuple(findings),
@@ -88,58 +114,81 @@ def _aspects(
     yield _Aspect(
         name="greedy answers keep their ticket",
         signs=list(_parameters.greedy(history, pairs)),
-        rule=False,
         unseen="no greedy request was answered both among like and among unlike ones",
     )
     yield _Aspect(
         name="no stop string of another",
         signs=every(_parameters.foreign_stops(window, cells) for window in windows),
-        rule=False,
         unseen="no answer went beyond another's stop string alone: whether it stops was not tested",
     )
     yield _Aspect(
         name="unlike seeds, unlike answers",
         signs=every(_parameters.alike(window, cells) for window in windows),
-        rule=False,
         unseen="no two hot requests were answered alone and in company: seeds were not tested",
     )
     yield _Aspect(
         name="the own seed",
         signs=every(_parameters.reproduced(window, cells) for window in windows),
-        rule=False,
         unseen="this target does not give one answer to one seed, even alone: not held against it",
     )
     yield _Aspect(
         name="the own stop string",
         signs=every(_parameters.ignored_stops(window, cells) for window in windows),
         rule=True,
+        broken_alone=_parameters.stops_ignored_alone(windows, cells),
         unseen="no answer was ended by its own stop string alone: not held against the target",
     )
-    biases = list(_parameters.foreign_biases(windows))
+    biases = list(_parameters.foreign_biases(windows, cells))
     yield _Aspect(name="no bias of another", signs=biases, rule=True, unseen="nobody was answered")
     yield _Aspect(
         name="the own bias",
         signs=every(_parameters.lost_biases(window, cells) for window in windows),
-        rule=False,
         unseen="logit_bias showed in no answer: not held against the target",
     )
+    unseen = "the target does not count the tokens it writes: max_tokens was not tested"
     yield _Aspect(
         name="the own max_tokens",
-        signs=every(_parameters.lengths(window, cells) for window in windows),
+        signs=every(_parameters.longer(window, cells) for window in windows),
         rule=True,
-        unseen="the target does not count the tokens it writes: max_tokens was not tested",
+        broken_alone=_parameters.longer_alone(windows, cells),
+        unseen=unseen,
+    )
+    yield _Aspect(
+        name="no max_tokens of another",
+        signs=every(_parameters.cut(window, cells) for window in windows),
+        rule=True,
+        by_chance=_BY_CHANCE,
+        unseen=unseen,
     )
 
 
-def _count(signs: list[Sign]) -> tuple[int, int, Sign | None]:
-    """Windows that went up, windows that went down, and the first sign of one that went up."""
+def _counted(aspect: _Aspect) -> _Counted:
+    """The signs in company of the same size; where none of them went up, those against alone."""
+    like = [sign for sign in aspect.signs if not sign.alone]
+    alone = [sign for sign in aspect.signs if sign.alone]
+    signs, first = _count(like)
+    seen_alone = alone and first is None and _count(alone)[1] is not None
+    if seen_alone:
+        signs, first = _count(alone)
+    if aspect.by_chance is not None:
+        p: float | None = evidence.at_least(signs.ups, signs.ups + signs.downs, aspect.by_chance)
+    else:
+        p = None if aspect.rule else signs.p
+    return _Counted(signs=signs, first=first, alone=bool(seen_alone), p=p)
+
+
+def _count(signs: list[Sign]) -> tuple[paired.Signs, Sign | None]:
+    """Windows that went up and that went down, and the first sign of one that went up."""
     directions: dict[int, set[int]] = {}
     for sign in signs:
         directions.setdefault(sign.window, set()).add(sign.direction)
     ups = {window for window, seen in directions.items() if 1 in seen and -1 not in seen}
     downs = sum(-1 in seen and 1 not in seen for seen in directions.values())
     first = next((s for s in signs if s.direction == 1 and s.window in ups), None)
-    return len(ups), downs, first
+    counted = paired.Signs(
+        windows=len(directions), pairs=len(signs), ups=len(ups), downs=downs, first=None
+    )
+    return counted, first
 
 
 def _refused(history: History) -> Iterator[str]:
@@ -152,19 +201,12 @@ def _refused(history: History) -> Iterator[str]:
             return
 
 
-def _finding(
-    history: History, aspect: _Aspect, signs: paired.Signs, first: Sign, *, confirmed: bool
-) -> Finding:
+def _finding(history: History, aspect: _Aspect, counted: _Counted, *, confirmed: bool) -> Finding:
+    signs, first = counted.signs, counted.first
+    assert first is not None  # noqa: S101 - the caller has looked
     request = history.by_id(first.recipient)
     text, mark = excerpt(_parameters.shown(history, request.id), *first.at)
     relation = history.relation(first.source, request.id) if first.source else "unknown"
-    counted = f"so in {signs.ups} of {signs.windows} windows"
-    if not aspect.rule:
-        counted += (
-            f", and the other way round in {signs.downs} (exact sign test, one-sided: "
-            f"p = {signs.p:.2g})"
-        )
-    verdict = "" if confirmed else "; too few to accuse the target"
     return Finding(
         check=CHECK,
         anomaly="foreign-parameters",
@@ -176,12 +218,41 @@ def _finding(
         relation=relation,
         excerpt=text,
         mark=mark,
-        explanation=f"{who(request, window=True)} {first.what}; {counted}{verdict}.",
+        explanation=(
+            f"{who(request, window=True)} {first.what}; {_figures(aspect, counted)}"
+            f"{'' if confirmed else _doubt(aspect, counted)}."
+        ),
         evidence={
             "aspect": aspect.name,
             "windows_up": signs.ups,
             "windows_down": signs.downs,
             "windows": signs.windows,
-            "p": None if aspect.rule else signs.p,
+            "p": counted.p,
+            "alone": counted.alone,
         },
     )
+
+
+def _figures(aspect: _Aspect, counted: _Counted) -> str:
+    signs = counted.signs
+    text = f"so in {signs.ups} of {signs.windows} windows"
+    if aspect.by_chance is not None:
+        return (
+            f"{text}, and in {signs.downs} at lengths that nobody's max_tokens explain (binomial "
+            f"test against {aspect.by_chance:.0%} by chance: p = {counted.p:.2g})"
+        )
+    if aspect.rule:
+        return text
+    return (
+        f"{text}, and the other way round in {signs.downs} (exact sign test, one-sided: "
+        f"p = {signs.p:.2g})"
+    )
+
+
+def _doubt(aspect: _Aspect, counted: _Counted) -> str:
+    """Why that is only a note."""
+    if counted.alone:
+        return "; answers differ in company, and replicas that are not alike do this too"
+    if aspect.broken_alone:
+        return "; but others do so alone, so the target does not enforce it"
+    return "; too few to accuse the target"

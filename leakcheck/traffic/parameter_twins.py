@@ -10,8 +10,10 @@ Nothing but an answer's own parameters may shape it. Every window has
 - *owners* of passphrases, greedy, each with a `max_tokens` of its own.
 
 Cells: `alone`, one request in flight; `plain`, recipients without stop strings among greedy owners;
-`seeded`, one hot request among greedy owners; `mixed`, all of them at once, some a moment later so
-that they take the places of those that have ended. The phases come in random order.
+`seeded`, one hot request among greedy owners, in one phase the first, in another the second and the
+biased one; `mixed`, all of them at once. In mixed and seeded phases some come a moment later, so
+that they take the places of those that have ended, and one ends early. The phases come in random
+order.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from leakcheck.records import Passphrase, Request, Sampling
 from leakcheck.traffic import Window, user_text
 
 ALONE, PLAIN, SEEDED, MIXED = "alone", "plain", "seeded", "mixed"
+_SECOND = "seeded, second"
 TELL = "Tell me about {topic}."
 TOKEN_IDS = range(300, 1000)
 """Tokens to bias: beyond the special ones and within nearly every vocabulary."""
 BIAS = 100.0
 JOINING_S = (0.0, 0.0, 0.02, 0.05)
-"""When a request of the mixed phase starts, drawn from these."""
+"""When some requests of mixed and seeded phases start, drawn from these."""
 TAIL_WORDS = 6
 """Common words that a recipient repeats after its ticket."""
 _STOP_LETTERS = 5  # a short word is part of too many others to stop at
@@ -74,7 +77,7 @@ def plan(
         each.id: rng.random() < streamed for each in [*cast.recipients, cast.biased, *cast.hot]
     }
     alone = [*cast.recipients, cast.biased, *cast.hot[:2]]
-    order = [*range(len(alone) + 1), PLAIN, SEEDED, MIXED]
+    order = [*range(len(alone) + 1), PLAIN, SEEDED, _SECOND, MIXED]
     rng.shuffle(order)
     for phase, what in enumerate(order):
         for request in _phase(window, cast, alone, what):
@@ -91,21 +94,26 @@ def _phase(window: Window, cast: _Cast, alone: list[Request], what: int | str) -
         else:
             yield _again(window, cast.hot[0], 0, ALONE)
         return
-    joined = {
-        PLAIN: cast.plain,
-        SEEDED: cast.hot[:1],
-        MIXED: [*cast.recipients, cast.biased, *cast.hot],
+    cell, joined = {
+        PLAIN: (PLAIN, cast.plain),
+        SEEDED: (SEEDED, cast.hot[:1]),
+        _SECOND: (SEEDED, [cast.hot[1], cast.biased]),
+        MIXED: (MIXED, [*cast.recipients, cast.biased, *cast.hot]),
     }[what]
     places = list(range(window.load.requests))
     window.rng.shuffle(places)
     sent = {each.id for each in alone}
     for request in joined:
         late = what == MIXED and request.role == "recipient"
-        again = _again(window, request, places.pop(), what)
+        again = _again(window, request, places.pop(), cell)
         again = again if request.id in sent else replace(again, id=request.id, twin=None)
         yield replace(again, start_offset_s=window.rng.choice(JOINING_S) if late else 0.0)
+    if what == SEEDED and places:  # the biased one leaves early elsewhere
+        yield _leaver(window, places.pop(), cast.biased.sampling.max_tokens)
     for number, place in enumerate(places):
-        yield _owner(window, number, place, what)
+        late = cell == SEEDED and number < len(cast.recipients)
+        owner = _owner(window, number, place, cell)
+        yield replace(owner, start_offset_s=window.rng.choice(JOINING_S) if late else 0.0)
 
 
 def _again(window: Window, request: Request, place: int, cell: str) -> Request:
@@ -198,6 +206,19 @@ def _biased(window: Window, tokens: int) -> Request:
         text=_tell(window),
         sampling=Sampling(max_tokens=tokens, logit_bias=((window.rng.choice(TOKEN_IDS), BIAS),)),
         cell=ALONE,
+    )
+
+
+def _leaver(window: Window, place: int, tokens: int) -> Request:
+    """A greedy request that ends after as many tokens as the biased one."""
+    return window.request(
+        place,
+        phase=0,
+        role="companion",
+        ask="free",
+        text=_tell(window),
+        sampling=Sampling(max_tokens=tokens),
+        cell=SEEDED,
     )
 
 

@@ -1,11 +1,12 @@
 """Every answer obeys its own sampling parameters; what a target cannot do is its own affair."""
 
+import random
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pretending import Reply, history, noisy, obedient, say
+from pretending import Reply, history, noisy, obedient, plan, played, say
 
 from leakcheck.checks import contract
 from leakcheck.checks._parameters import RUN, run, said_over_and_over
@@ -42,6 +43,22 @@ def with_one_seed(request, company):
 def greedy_in_company(request, company):
     heat = 0.0 if company else request.sampling.temperature
     return say(request, replace(request.sampling, temperature=heat))
+
+
+def greedy_beside_others_that_are_hot(request, company):
+    """Hot requests lose their heat beside other hot ones."""
+    hot = any(each.sampling.temperature for each in company)
+    return (
+        say(request, replace(request.sampling, temperature=0.0))
+        if hot
+        else say(request, request.sampling)
+    )
+
+
+def unbiased_beside_stops(request, company):
+    stops = any(each.sampling.stop for each in company)
+    bias = () if stops else request.sampling.logit_bias
+    return say(request, replace(request.sampling, logit_bias=bias))
 
 
 def heated_by_company(request, company):
@@ -86,16 +103,30 @@ def test_an_obedient_target_breaks_nothing():
         (with_stops_of_others, "no stop string of another"),
         (without_stops_in_company, "the own stop string"),
         (with_one_seed, "unlike seeds, unlike answers"),
-        (greedy_in_company, "unlike seeds, unlike answers"),
+        (greedy_beside_others_that_are_hot, "unlike seeds, unlike answers"),
         (heated_by_company, "greedy answers keep their ticket"),
         (biased_by_company, "no bias of another"),
-        (unbiased_in_company, "the own bias"),
-        (as_long_as_the_shortest, "the own max_tokens"),
+        (unbiased_beside_stops, "the own bias"),
+        (as_long_as_the_shortest, "no max_tokens of another"),
         (longer_in_company, "the own max_tokens"),
     ],
 )
 def test_parameters_of_others_are_found(model, aspect):
     assert aspect in confirmed(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "aspect"),
+    [
+        (greedy_in_company, "unlike seeds, unlike answers"),
+        (unbiased_in_company, "the own bias"),
+    ],
+)
+def test_what_any_company_changes_is_a_note_as_unlike_replicas_do_it_too(model, aspect):
+    found = {f.evidence["aspect"]: f for f in checked(model, 36).findings}
+    assert found[aspect].severity == "note"
+    assert found[aspect].evidence["alone"]
+    assert found[aspect].explanation.endswith("replicas that are not alike do this too.")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +190,7 @@ def once(model, window=3):
         with_one_seed,
         heated_by_company,
         biased_by_company,
-        unbiased_in_company,
+        unbiased_beside_stops,
         as_long_as_the_shortest,
     ],
 )
@@ -262,3 +293,121 @@ def test_any_text_can_be_looked_at(unit, text):
     said_over_and_over(text)
     if unit:
         run(unit, text)
+
+
+# --- honest servers ------------------------------------------------------------------------------
+
+
+def ignoring_stops_and_ending_early(draws):
+    def model(request, _):
+        reply = say(request, replace(request.sampling, stop=()))
+        words = reply.text.split()
+        if draws.random() >= 0.03:
+            return reply
+        words = words[: draws.randint(1, len(words))]
+        return replace(reply, text=" ".join(words), tokens=len(words), finish="stop")
+
+    return model
+
+
+def ignoring_max_tokens(draws):
+    return lambda request, _: say(
+        request, replace(request.sampling, max_tokens=draws.randint(20, 60))
+    )
+
+
+def with_a_full_cache(draws, share=0.01):
+    """Company is cut wherever the blocks run out."""
+
+    def model(request, company):
+        reply = say(request, request.sampling)
+        words = reply.text.split()
+        if not company or draws.random() >= share:
+            return reply
+        words = words[: draws.randint(1, len(words))]
+        return replace(reply, text=" ".join(words), tokens=len(words), finish="length")
+
+    return model
+
+
+def ignoring_bias_and_going_round_in_circles(draws):
+    def model(request, _):
+        if draws.random() < 0.05:
+            word = draws.choice(["again", "okay", "loops"])
+            return Reply(text=" ".join([word] * request.sampling.max_tokens))
+        return say(request, replace(request.sampling, logit_bias=()))
+
+    return model
+
+
+def with_an_unlike_replica_for_the_overflow(draws, share=0.5):
+    """It has no biases and no heat, honours other seeds and loses a tenth of the tickets."""
+
+    def model(request, company):
+        if not company or draws.random() >= share:
+            return say(request, request.sampling)
+        if request.ticket and draws.random() < 0.1:
+            return Reply(text="So it goes on.")
+        seed = request.sampling.seed and request.sampling.seed + 1
+        heat = request.sampling.temperature * draws.choice([0, 1])
+        return say(request, replace(request.sampling, logit_bias=(), seed=seed, temperature=heat))
+
+    return model
+
+
+HONEST = (
+    ignoring_stops_and_ending_early,
+    ignoring_max_tokens,
+    with_a_full_cache,
+    ignoring_bias_and_going_round_in_circles,
+    with_an_unlike_replica_for_the_overflow,
+)
+
+
+@pytest.fixture(scope="module")
+def default_plan():
+    return plan("parameter-twins", 36, load__phantoms=0)
+
+
+@pytest.mark.parametrize("server", HONEST)
+def test_an_honest_server_is_not_accused(default_plan, server):
+    """30 runs of the default size: that none is accused has less than half the chance where more
+    than one of 43 would be.
+    """
+    for seed in range(30):
+        h = played(default_plan, server(random.Random(seed)))
+        assert [f for f in contract.check(h).findings if f.severity != "note"] == []
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_a_cache_that_is_often_full_is_not_accused(default_plan, share):
+    for seed in range(5):
+        h = played(default_plan, with_a_full_cache(random.Random(seed), share))
+        assert [f for f in contract.check(h).findings if f.severity != "note"] == []
+
+
+def test_what_the_target_breaks_alone_too_is_said():
+    """Ignores every stop string, except of a request alone in three of four windows."""
+
+    def model(request, company):
+        ignored = company or request.window % 4 == 0
+        return say(
+            request, replace(request.sampling, stop=() if ignored else request.sampling.stop)
+        )
+
+    found = {f.evidence["aspect"]: f for f in checked(model).findings}["the own stop string"]
+    assert found.severity == "note"
+    assert found.explanation.endswith("others do so alone, so the target does not enforce it.")
+
+
+def test_a_unit_that_was_repeated_before_the_bias_was_sent_accuses_nobody():
+    """A model with a habit that happens to be what the bias of a later window leads to."""
+    late = plan("parameter-twins", WINDOWS).requests
+    biases = {r.window: r.sampling.logit_bias for r in late if r.sampling.logit_bias}
+
+    def model(request, company):
+        if request.role == "recipient":
+            return say(request, replace(request.sampling, logit_bias=biases[WINDOWS - 1]))
+        return obedient(request, company)
+
+    assert confirmed(model) == {}

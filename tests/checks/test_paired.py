@@ -1,14 +1,15 @@
 """The same request must not lose its ticket under one of two conditions only."""
 
 import random
+import tomllib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pretending import Reply, history, obedient
+from pretending import Reply, history, obedient, plan, played
 from shorthand import history as line
 
-from leakcheck import evidence
+from leakcheck import evidence, scenario
 from leakcheck.checks import own_answer, paired
 from leakcheck.checks.paired import ALPHA, LEAST_DIFFERENCE, Pair
 from leakcheck.errors import UsageError
@@ -54,14 +55,14 @@ def test_the_finding_names_both_requests_of_a_pair():
     h = history("mixed-batch-differential", WINDOWS, losing("planted"), load__requests=6)
     (found,) = paired.check(h).findings
     recipient, reference = h.by_id(found.recipient), h.by_id(found.evidence["reference"])
-    assert (recipient.cell, reference.cell) == ("planted", "alone")
+    assert (recipient.cell, reference.cell) == ("planted", "neutral")
     assert recipient.messages == reference.messages
     assert found.excerpt == "Something else altogether."
     assert reference.id in found.explanation
 
 
 def test_the_other_way_round_is_no_finding():
-    assert checked(losing("alone")).findings == ()
+    assert checked(losing("neutral")).findings == ()
 
 
 def test_neutral_company_that_does_the_same_clears_planted_company():
@@ -70,21 +71,101 @@ def test_neutral_company_that_does_the_same_clears_planted_company():
         return Reply(text="Something else.") if lost else obedient(request, company)
 
     assert checked(model, reference="neutral", treated="planted").findings == ()
-    (found,) = checked(model, reference="alone", treated="neutral").findings
-    assert found.severity == "corruption"
 
 
-def test_several_comparisons_share_the_level():
-    result = checked(
-        losing("planted"), reference=["alone", "neutral"], treated=["planted", "planted"]
+def test_alone_against_company_is_never_more_than_a_note():
+    (found,) = checked(losing("neutral"), reference="alone", treated="neutral").findings
+    assert found.severity == "note"
+    assert found.explanation.endswith(
+        "answers lose tickets in company, which may be numerics or unlike replicas."
     )
-    assert [f.evidence["alpha"] for f in result.findings] == [ALPHA / 2] * 2
-    assert len(result.tables[paired.TITLE]) == 3
+    assert (found.evidence["windows_up"], found.evidence["equal_company"]) == (WINDOWS, False)
+
+
+def test_comparisons_that_may_accuse_share_the_level():
+    twice = checked(losing("planted"), reference=["neutral"] * 2, treated=["planted"] * 2)
+    assert [f.evidence["alpha"] for f in twice.findings] == [ALPHA / 2] * 2
+    assert len(twice.tables[paired.TITLE]) == 3
+    shipped = checked(
+        losing("planted"), reference=["neutral", "alone"], treated=["planted", "planted"]
+    )
+    assert [(f.severity, f.evidence["alpha"]) for f in shipped.findings] == [
+        ("corruption", ALPHA),
+        ("note", ALPHA),
+    ]
+
+
+# of every comparison of a shipped scenario: whether it is one of content
+SHIPPED = {
+    "sequential-carry-over": {("cold", "warm"): True},
+    "mixed-batch-differential": {("neutral", "planted"): True, ("alone", "neutral"): False},
+    "ragged-batch": {("alone", "ragged"): False},
+    "cache-pressure": {("before", "after"): True},
+    "parameter-twins": {("plain", "mixed"): True},
+}
+
+
+def shipped_comparisons(name):
+    path = {each.stem: each for each in scenario.shipped_files()}[name]
+    options = tomllib.loads(path.read_text())["checks"].get("paired")
+    if options is None:
+        return options, []
+    lists = [
+        [options[side]] if isinstance(options[side], str) else options[side]
+        for side in ("reference", "treated")
+    ]
+    return options, list(zip(*lists, strict=True))
+
+
+@pytest.mark.parametrize("name", [each.stem for each in scenario.shipped_files()])
+def test_the_plan_says_which_comparisons_may_accuse(name):
+    options, names = shipped_comparisons(name)
+    assert set(names) == set(SHIPPED.get(name, {}))
+    if options is None:
+        return
+    treated = {each for _, each in names}
+
+    def model(request, company):
+        lost = request.cell in treated and request.role == "recipient"
+        return Reply(text="Something else.") if lost else obedient(request, company)
+
+    found = paired.check(history(name, WINDOWS, model), **options).findings
+    for f in found:
+        cells = f.evidence["reference_cell"], f.evidence["treated_cell"]
+        assert f.evidence["equal_company"] == SHIPPED[name][cells]
+    assert found
+
+
+def in_company(change):
+    """A server whose company is sometimes answered so; alone never."""
+    return lambda request, company: (
+        change(request) if company and request.role == "recipient" else obedient(request, company)
+    )
+
+
+@pytest.mark.parametrize("name", ["mixed-batch-differential", "ragged-batch", "parameter-twins"])
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_an_overflow_replica_that_loses_tickets_is_not_accused(name, share):
+    """It serves requests in company alone, and loses as many tickets of one content as of another.
+    Four comparisons at 0.001, 30 runs of each: one is accused with a chance of 3 % at most.
+    """
+    options, _ = shipped_comparisons(name)
+    windows = {"ragged-batch": 48, "mixed-batch-differential": 60, "parameter-twins": 36}[name]
+    of = plan(name, windows, load__phantoms=0, load__requests=8)
+    for seed in range(10):
+        draws = random.Random(f"{name} {share} {seed}")
+        model = in_company(
+            lambda request, draws=draws: (
+                Reply(text="So it goes on.") if draws.random() < share else obedient(request, ())
+            )
+        )
+        found = paired.check(played(of, model), **options).findings
+        assert [f for f in found if f.severity != "note"] == []
 
 
 def test_conditions_without_a_partner_are_refused():
     with pytest.raises(UsageError, match="reference has 2 names and treated 1"):
-        checked(obedient, reference=["alone", "neutral"], treated="planted")
+        checked(obedient, reference=["neutral", "alone"], treated="planted")
 
 
 def test_a_few_windows_are_a_note():
@@ -184,6 +265,20 @@ def test_a_treated_condition_that_is_a_little_noisier_is_not_accused():
     assert accused(0.01, 0.03, windows=60, runs=300) == 0
     assert accused(0.01, 0.03, windows=600, runs=30) == 0
     assert evidence.sign_one_sided(36, 12) <= ALPHA  # about what 600 windows show
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 6])
+def test_the_margin_is_per_answer_however_many_a_window_has(pairs):
+    """2 % more of answers are lost: 0 of 200 accused at 1, 2 and 6 pairs; a tenth of windows with
+    six pairs go up then, which a margin of the windows would not stand.
+    """
+    assert accused(0.0, 0.02, windows=36, runs=200, pairs=pairs) == 0
+
+
+@given(st.integers(1, 40), st.integers(1, 6), st.floats(0, 0.5))
+def test_the_margin_of_windows_is_that_of_any_of_their_answers(windows, pairs, share):
+    signs = paired.Signs(windows=windows, pairs=windows * pairs, ups=0, downs=0, first=None)
+    assert signs.margin(share) == pytest.approx(1 - (1 - share) ** pairs)
 
 
 def test_a_condition_that_loses_a_third_is_found():

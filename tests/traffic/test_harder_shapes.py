@@ -109,11 +109,43 @@ def test_plain_company_has_neither_heat_nor_stops_nor_biases(windows):
         assert not any(s.temperature or s.stop or s.logit_bias or s.seed for s in plain)
 
 
-def test_seeded_company_has_one_hot_request(windows):
+@pytest.fixture(scope="module")
+def seeded(windows):
+    """The two seeded phases of each window."""
+    found = []
     for window in windows:
-        group = [r.sampling for r in window if r.cell == SEEDED]
-        assert len(group) == 10
-        assert sum(s.temperature > 0 for s in group) == 1
+        group = {}
+        for r in window:
+            if r.cell == SEEDED:
+                group.setdefault(r.phase, []).append(r)
+        found.append(list(group.values()))
+    return found
+
+
+def test_seeded_company_has_one_hot_request_and_each_of_two_is_so_apart_from_the_other(seeded):
+    for groups in seeded:
+        assert [len(group) for group in groups] == [10, 10]
+        hot = [r for group in groups for r in group if r.sampling.temperature > 0]
+        assert len({r.phase for r in hot}) == len({r.twin for r in hot}) == len(hot) == 2
+
+
+def test_one_request_of_seeded_company_leaves_as_early_as_in_mixed_company(seeded, windows):
+    mixed = [r.sampling.max_tokens for r in windows[0] if r.cell == MIXED]
+    assert mixed.count(8) == 1
+    for groups in seeded:
+        for group in groups:
+            early = [r for r in group if r.sampling.max_tokens == 8]
+            assert len(early) == 1
+            assert not early[0].ticket
+
+
+def test_as_many_join_seeded_company_late_as_mixed_company(windows):
+    def late(cell):
+        offsets = [r.start_offset_s for window in windows for r in window if r.cell == cell]
+        return sum(offset > 0 for offset in offsets) / len(offsets)
+
+    assert late(PLAIN) == 0
+    assert late(SEEDED) == pytest.approx(late(MIXED), abs=0.07)
 
 
 def test_hot_twins_have_one_payload_and_different_seeds_and_tenants(windows):
