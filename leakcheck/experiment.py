@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,14 @@ from typing import Any
 
 from leakcheck import analyzer, history, report, runfolder, scenario, session, survey
 from leakcheck.analyzer.confirm import confirmations
+from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
 from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
 from leakcheck.session import Opened, Session, Setup, Watch
+
+_PROBE_PAUSE_S = 5.0
+"""Before each request that asks a target which seems dead whether it came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,5 +218,10 @@ def confirm(live: Session) -> None:
     while suspects := confirmations(history.read(live.folder)):
         runfolder.append_requests(live.folder, suspects)
         if live.send("confirm", suspects) is not None:
+            return
+    while (probe := liveness.probe(history.read(live.folder))) is not None:
+        time.sleep(_PROBE_PAUSE_S)
+        runfolder.append_requests(live.folder, [probe])
+        if live.send("probe", [probe]) is not None:
             return
     session.note(live.folder, "finished")

@@ -10,6 +10,10 @@ Two things together make `lost-capacity`. Windows in which less than half was an
 than the others (rank test, one-sided, the window as the unit; it does not matter when it began).
 And at the very end nobody is served: nobody was answered in most of the last windows, or the last
 request, with nothing else in flight, was not.
+
+Outages come in blocks too, and one that passes looks like that while it lasts. So the finding is an
+error only as long as nothing that the run sent later, in whatever scenario, was served; else it is
+a note. Where nothing comes later the run sends `probe`s before it ends.
 """
 
 from __future__ import annotations
@@ -17,18 +21,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakcheck import evidence
 from leakcheck.checks import who
 from leakcheck.history import History
-from leakcheck.records import CheckResult, Finding, Observation
+from leakcheck.records import CheckResult, Finding, Observation, Request
 
 CHECK = "liveness"
 TITLE = "Answered at the start and at the end"
 COLUMNS = ("part of the run", "windows", "less than half answered", "nobody answered")
 ALPHA = 0.001
+PROBE = "probe"
+"""The cell of a request that was sent to find out whether a target came back."""
+PROBES = 3
+FIRST_PROBE_WINDOW = 1_000_000
+"""As other replays, probes have windows of their own, from this number up."""
 _TIMED_OUT = 408
 
 
@@ -38,6 +47,7 @@ class _Window:
 
     number: int
     start_ns: int
+    last_ns: int
     answered: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
@@ -57,12 +67,66 @@ def check(history: History, *, part: float = 0.25, alpha: float = ALPHA) -> Chec
     weak = [place for place, window in enumerate(windows) if window.weak]
     p = evidence.later(weak, [place for place, w in enumerate(windows) if not w.weak])
     dead = 2 * sum(not w.answered for w in end) > size or _last_alone_was_lost(history, windows)
-    found = p <= alpha and dead
+    findings = (_finding(history, windows, size, p),) if p <= alpha and dead else ()
     rows = ((name, *_counts(its)) for name, its in (("start", windows[:size]), ("end", end)))
     return CheckResult(
         check=CHECK,
-        findings=(_finding(history, windows, size, p),) if found else (),
+        findings=tuple(_weighed(history, windows, each) for each in findings),
         tables={TITLE: (COLUMNS, *rows)},
+    )
+
+
+def probe(history: History) -> Request | None:
+    """What to send, alone, before `lost-capacity` stands; to be asked again after it was sent.
+
+    A replay of the first request that the scenario in question served. None where nothing is
+    accused, any more, or enough probes were sent. `history` is that of the whole run.
+    """
+    sent = int((history.requests["cell"] == PROBE).sum())
+    for name in reversed(history.scenarios()):
+        part = history.scenario(name)
+        options = [c.options for c in part.plans[0].scenario.checks if c.name == CHECK]
+        accused = any(f.severity == "error" for o in options for f in check(part, **o).findings)
+        if sent < PROBES and accused:
+            served = next(each for window in _windows(part) for each in window.answered)
+            window = max(FIRST_PROBE_WINDOW, int(history.requests["window"].max()) + 1)
+            return _alone(history.by_id(served), sent + 1, window)
+    return None
+
+
+def _alone(request: Request, n: int, window: int) -> Request:
+    return replace(
+        request,
+        id=f"{request.id}-{PROBE}-{n}",
+        window=window,
+        phase=0,
+        start_offset_s=0.0,
+        cell=PROBE,
+        partner=None,
+        shared_tokens=None,
+        twin=None,
+        replays=request.id,
+        abort_after_s=None,
+        abort_after_chunks=None,
+    )
+
+
+def _weighed(history: History, windows: Sequence[_Window], finding: Finding) -> Finding:
+    """The finding; a note if anything was served that was sent after the last weak window."""
+    gone_ns = max(window.last_ns for window in windows if window.weak)
+    back = history.served_after(gone_ns)
+    if back is None:
+        return finding
+    after_s = (back.start_ns - gone_ns) / 1e9
+    return replace(
+        finding,
+        severity="note",
+        explanation=(
+            f"for a while the target served nobody, and it came back: {back.request_id}, sent "
+            f"{after_s:.1f} s after the last request of that stretch, was served. Else one would "
+            f"say: {finding.explanation}"
+        ),
+        evidence={**finding.evidence, "came_back": back.request_id},
     )
 
 
@@ -86,9 +150,10 @@ def _windows(history: History) -> list[_Window]:
             continue
         start = int(starts[row.id])
         window = windows.setdefault(
-            int(row.window), _Window(number=int(row.window), start_ns=start)
+            int(row.window), _Window(number=int(row.window), start_ns=start, last_ns=start)
         )
         window.start_ns = min(window.start_ns, start)
+        window.last_ns = max(window.last_ns, start)
         (window.answered if row.outcome == "ok" else window.lost).append(str(row.id))
     ordered = sorted(windows.values(), key=lambda window: window.start_ns)
     interrupted = any(event.kind == "interrupted" for event in history.events)
@@ -116,8 +181,9 @@ def _last_alone_was_lost(history: History, windows: Sequence[_Window]) -> bool:
 
 def _finding(history: History, windows: Sequence[_Window], size: int, p: float) -> Finding:
     _, weak, empty = _counts(windows[-size:])
-    good = max(place for place, window in enumerate(windows) if not window.weak)
-    window = next(each for each in windows[good + 1 :] or windows[-1:] if each.lost)
+    last = max(place for place, window in enumerate(windows) if window.weak)
+    good = max((n for n, each in enumerate(windows[:last]) if not each.weak), default=-1)
+    window = windows[good + 1]
     lost = [history.answer(name) for each in windows[-size:] for name in each.lost]
     errors = Counter(answer.error or "no reason given" for answer in lost if answer is not None)
     error, times = errors.most_common(1)[0]

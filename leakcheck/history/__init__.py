@@ -160,6 +160,11 @@ class History:
         row = self._run.deciding.get(request_id)
         return None if row is None else self._run.seen[row]
 
+    def served_after(self, at_ns: int) -> Observation | None:
+        """The first whole answer to what was sent later, in any scenario of the run."""
+        later = (o for o in self._run.seen if o.outcome == "ok" and o.start_ns > at_ns)
+        return min(later, key=lambda o: o.start_ns, default=None)
+
     def attempt(self, observation: int) -> Observation:
         """The attempt at a row of `observations`."""
         return self._run.seen[observation]

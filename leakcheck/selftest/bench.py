@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,8 +31,8 @@ from leakcheck.selftest.values import HEALTHY, Job, Trial
 from leakcheck.session import Opened, Session, Setup
 
 _PATIENCE_S = 20.0
-_SHORT_PATIENCE_S = 2.5
-"""Where a fault shows as requests that hang, each of them costs this long."""
+_SHORT_PATIENCE_S = 2.0
+"""Where a fault shows as requests that hang, each window of them costs this long."""
 _ONLY_CAPACITY = ("lost-capacity",)
 _REPLAYS = (1, 4, 16, 64)
 """Looks that send replays before the end."""
@@ -129,11 +129,10 @@ class Bench:
         if job.fault.name != HEALTHY:
             flags.append(f"--fault={job.fault.name}")
         ready = self._engine.restart(flags)
-        hangs = job.fault.anomalies == _ONLY_CAPACITY
         target = Target(
             base_url=ready["base_url"],
             model=ready["model"],
-            timeout_s=_SHORT_PATIENCE_S if hangs else _PATIENCE_S,
+            timeout_s=_SHORT_PATIENCE_S if _hangs(job) else _PATIENCE_S,
         )
         opened = Opened(target=target, engine=self._engine)
         folder = runfolder.create(
@@ -181,7 +180,7 @@ class _Play:
         except TargetError as error:
             return _nothing(job, str(error))
         played, ended, found = 0, False, None
-        for look in looks(job.windows) if job.fault.anomalies else (job.windows,):
+        for look in _looks(job):
             while played < look and not ended:
                 ended = not self._window(played) or self._stop.is_set()
                 played += 1
@@ -289,6 +288,19 @@ class _Play:
         verdict = analyzer.judge(seen.scenario(plan.scenario.name), plan)
         with runfolder.plan_path(folder).open() as lines:
             return outcome(verdict, self._job.fault, lines)
+
+
+def _looks(job: Job) -> Iterable[int]:
+    """After how many windows a trial is judged: what must not be accused at its end alone, and
+    after every window where those to come cost more than a look.
+    """
+    if not job.fault.anomalies:
+        return (job.windows,)
+    return range(1, job.windows + 1) if _hangs(job) else looks(job.windows)
+
+
+def _hangs(job: Job) -> bool:
+    return job.fault.anomalies == _ONLY_CAPACITY
 
 
 def _nothing(job: Job, reason: str) -> Trial:

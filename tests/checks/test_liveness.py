@@ -3,16 +3,19 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pretending import Reply, history, obedient, plan
+from pretending import FACTS, Reply, history, obedient, plan, played
 from shorthand import history as line
 
-from leakcheck import evidence
+from leakcheck import evidence, scenario
+from leakcheck import history as histories
 from leakcheck.analyzer import analyze
 from leakcheck.checks import liveness
+from leakcheck.passphrase import load_words
 from leakcheck.report import sentences
 
 WINDOWS = 40
@@ -150,3 +153,99 @@ def test_a_leak_beats_lost_capacity():
 
 def test_requests_that_were_never_sent_are_nobodys_fault():
     assert liveness.check(line("a> a=a | b. | c.")).findings == ()
+
+
+# --- what passes, and what does not --------------------------------------------------------------
+
+
+def out(start, length=1_000_000):
+    """A model that serves nobody for so many windows; a probe counts as one window more."""
+
+    def model(request, company):
+        probe = request.cell == liveness.PROBE
+        at = request.window - liveness.FIRST_PROBE_WINDOW + WINDOWS if probe else request.window
+        return HANGS if start <= at < start + length else obedient(request, company)
+
+    return model
+
+
+def ended(model, of):
+    """The run of a plan to its very end: probes are sent as long as there are any to send."""
+    h = played(of, model)
+    while (probe := liveness.probe(h)) is not None:
+        of = replace(of, requests=(*of.requests, probe))
+        h = played(of, model)
+    return h
+
+
+def small():
+    return plan("rare-token-passphrase", WINDOWS, load__requests=2)
+
+
+def test_an_outage_that_passes_near_the_end_accuses_nobody():
+    """Also one that is over only when the last probe is sent."""
+    draws, of, probed = random.Random(7), small(), 0
+    for _ in range(60):
+        length = draws.randint(5, 20)
+        start = draws.randint(WINDOWS - 10, WINDOWS + liveness.PROBES - 1) - length
+        h = ended(out(start, length), of)
+        probed += len(h.requests) > len(of.requests)
+        assert all(f.severity == "note" for f in liveness.check(h).findings), (start, length)
+    assert probed > 5
+
+
+@pytest.mark.parametrize("dies_at", [5, 15, 25, 33])
+def test_a_target_that_never_comes_back_is_accused_after_three_probes(dies_at):
+    of = small()
+    h = ended(out(dies_at), of)
+    (found,) = liveness.check(h).findings
+    assert (found.severity, found.window) == ("error", dies_at)
+    assert len(h.requests) == len(of.requests) + liveness.PROBES
+
+
+def test_probes_end_with_the_first_that_is_served_and_the_finding_says_that_it_came_back():
+    h = ended(out(25, WINDOWS - 25 + 1), small())
+    probes = h.requests[h.requests["cell"] == liveness.PROBE]
+    assert list(probes["outcome"]) == ["unknown", "ok"]
+    (found,) = liveness.check(h).findings
+    assert (found.anomaly, found.severity) == ("lost-capacity", "note")
+    assert found.evidence["came_back"] == probes["id"].iloc[-1]
+    assert "it came back" in found.explanation
+
+
+def test_a_probe_is_a_request_alone_that_was_served_before():
+    h = run(from_window(25, HANGS))
+    probe = liveness.probe(h)
+    assert h.answer(probe.replays).outcome == "ok"
+    assert probe.messages == h.by_id(probe.replays).messages
+    assert probe.window not in set(h.requests["window"])
+
+
+def test_without_suspicion_there_is_no_probe():
+    assert liveness.probe(run(obedient)) is None
+    assert liveness.probe(run(from_window(25, LIMITED))) is None
+
+
+@pytest.mark.parametrize(("second", "severity"), [(obedient, "note"), (out(0), "error")])
+def test_what_a_later_scenario_was_answered_counts_too(second, severity):
+    first = small()
+    read = scenario.read(scenario.find("control-group"), {"load.windows": 3, "load.requests": 2})
+    after = scenario.plan(
+        read,
+        seed=0,
+        facts=FACTS,
+        words=load_words(),
+        style="phrase",
+        ids=itertools.count(len(first.requests)),
+    )
+    parts = [played(first, out(25)), played(after, second)]
+    seen = [[part.attempt(n) for n in range(len(part.observations))] for part in parts]
+    end_ns = max(each.end_ns for each in seen[0])
+    later = [
+        replace(each, start_ns=each.start_ns + end_ns, end_ns=each.end_ns + end_ns)
+        for each in seen[1]
+    ]
+    whole = histories.build([first, after], [], [*seen[0], *later], provenance=parts[0].provenance)
+    (found,) = liveness.check(whole.scenario(first.scenario.name)).findings
+    assert found.severity == severity
+    assert (liveness.probe(whole) is None) == (severity == "note")

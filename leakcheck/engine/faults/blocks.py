@@ -296,7 +296,7 @@ FAULTS: tuple[Fault, ...] = (
             "https://github.com/ray-project/ray/issues/41057",
             "https://github.com/ikawrakow/ik_llama.cpp/issues/1343",
         ),
-        rate=0.5,
+        rate=0.2,
         install=refcount_leak,
         engine_flags=("--blocks=320",),
     ),
