@@ -4,8 +4,10 @@ import sys
 import time
 
 import pytest
+from shorthand import history
 
 from leakcheck import cli
+from leakcheck.analyzer import analyze
 from leakcheck.cli import asked, commands
 from leakcheck.cli.parser import parser
 
@@ -182,3 +184,32 @@ def test_a_complaint_cannot_steer_the_terminal(capfd):
     cli._complain("said \x1b[31m\u202eevil")
     assert "\x1b" not in (said := capfd.readouterr().err)
     assert "\u202e" not in said
+
+
+def test_a_verdict_keeps_its_exit_code_when_its_reader_has_gone(monkeypatch, tmp_path):
+    def gone(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", gone)
+    monkeypatch.setattr(commands, "drop_output", lambda: None)
+    leak = analyze(history("a> b> a=aA b=bA"))
+    assert commands._show(leak, tmp_path) == 1
+
+
+def test_a_list_whose_reader_has_gone_is_no_error():
+    command = f"{sys.executable} -m leakcheck.cli list checks | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("arguments", [["selftest", "--out"], ["selftest", "--docs"]])
+def test_a_self_test_whose_figures_cannot_be_kept_does_not_begin(arguments):
+    done = leakcheck(*arguments, "/proc/nowhere/x")
+    assert done.returncode == 2
+    assert "/proc/nowhere/x cannot be written" in done.stderr
+
+
+def test_what_is_wrong_with_a_run_is_said_before_its_self_test():
+    done = leakcheck("run", "nosuch", "--selftest")
+    assert done.returncode == 2
+    assert "no scenario 'nosuch'" in done.stderr

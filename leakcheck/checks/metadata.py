@@ -129,7 +129,7 @@ def _foreign_hits(history: History, sent: list[_Sent]) -> Iterator[_Hit]:
             elif len(begun) > len(theirs):
                 theirs, source = begun, other
         floor = math.ceil(most(own) / block) * block
-        if source is not None and floor < cached <= most(theirs) + block:
+        if source is not None and len(theirs) > len(own) and floor < cached <= most(theirs) + block:
             yield _Hit(
                 recipient=mine, source=source, cached=cached, own=max(floor, public), shared=theirs
             )

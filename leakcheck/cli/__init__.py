@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,23 +23,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         its.error(f"unrecognized arguments: {' '.join(rest)}")
     for signal_ in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_, signal.default_int_handler)  # as Ctrl-C: with a report
+    code: int = 0
     try:
         _require_text(sys.argv[1:] if argv is None else argv)
-        code: int = arguments.command(arguments)
-        sys.stdout.flush()
+        code = arguments.command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except LeakcheckError as error:
         _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted; `leakcheck analyze RUN_DIR` judges what a run has observed so far")
+        judged = "; `leakcheck analyze RUN_DIR` judges what a run has observed so far"
+        plain = arguments.command is not commands.run or arguments.selftest
+        _complain("interrupted" if plain else "interrupted" + judged)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `leakcheck list | head`
-        _drop_output()
-        return 0
+    except BrokenPipeError:  # `leakcheck list | head`; a verdict has been returned by then
+        commands.drop_output()
+        return code
     except Exception as error:  # noqa: BLE001 - an exit code of 1 would say `leak`
         import traceback  # noqa: PLC0415 - only a defect needs it
 
-        _drop_output()
+        commands.drop_output()
         detail = "" if isinstance(error, OSError) else traceback.format_exc()
         _complain(
             f"this should not have happened: {type(error).__name__}: {error}\n{detail}".strip()
@@ -56,11 +59,6 @@ def _complain(text: str) -> None:
     lines = [visible(line) for line in f"leakcheck: {text}".splitlines()]
     with contextlib.suppress(OSError):  # nobody listens
         print("\n".join(lines), file=sys.stderr)
-
-
-def _drop_output() -> None:
-    """Let nothing more be written to standard output, at exit neither."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _require_text(arguments: Sequence[str]) -> None:

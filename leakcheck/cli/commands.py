@@ -20,19 +20,21 @@ def run(arguments: argparse.Namespace) -> int:
     from leakcheck import experiment  # noqa: PLC0415 - heavy
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
-    proof = _proof() if arguments.selftest and not arguments.resume else None
+    if arguments.resume:
+        _require_nothing_else(arguments)
+        folder = Path(arguments.resume)
+        with progress(sys.stderr) as watch:
+            return _show(experiment.resume(folder, watch), folder)
+    options = experiment.Options(
+        scenarios=asked.paths(arguments.scenarios),
+        overrides=asked.overrides(arguments),
+        setup=asked.setup(arguments, arguments.out),
+    )
+    if arguments.selftest:
+        list(experiment.rehearse(options.scenarios, options.overrides))  # what is wrong comes first
+        options = replace(options, setup=replace(options.setup, selftest=_proof()))
     with progress(sys.stderr) as watch:
-        if arguments.resume:
-            _require_nothing_else(arguments)
-            folder = Path(arguments.resume)
-            result = experiment.resume(folder, watch)
-        else:
-            options = experiment.Options(
-                scenarios=asked.paths(arguments.scenarios),
-                overrides=asked.overrides(arguments),
-                setup=replace(asked.setup(arguments, arguments.out), selftest=proof),
-            )
-            result, folder = experiment.run(options, watch)
+        result, folder = experiment.run(options, watch)
     return _show(result, folder)
 
 
@@ -80,8 +82,8 @@ def selftest(arguments: argparse.Namespace) -> int:
         power = campaign.run(
             options, watch, lambda part: document.write(part, out=arguments.out, docs=None)
         )
+    print(table.terminal(power), end="", flush=True)  # first: a full disk must not take it away
     document.write(power, out=arguments.out, docs=arguments.docs)
-    print(table.terminal(power), end="")
     return EXIT_CODES["error"] if power.failures else 0
 
 
@@ -146,10 +148,20 @@ def _show(result: Report, folder: Path) -> int:
 
     from leakcheck.report import terminal  # noqa: PLC0415 - heavy
 
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    seen = sys.stdout is not None and sys.stdout.isatty()
+    colour = seen and not os.environ.get("NO_COLOR")
     width = shutil.get_terminal_size((100, 40)).columns
-    print(terminal.render(result, width=width, colour=colour, folder=str(folder)), end="")
+    screen = terminal.render(result, width=width, colour=colour, folder=str(folder))
+    try:
+        print(screen, end="", flush=True)
+    except BrokenPipeError:  # whoever read it has gone; the verdict is what it is
+        drop_output()
     return result.exit_code
+
+
+def drop_output() -> None:
+    """Let nothing more be written to standard output, at exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _listing(kind: str) -> list[tuple[str, ...]]:

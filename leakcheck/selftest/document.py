@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,8 @@ def require_place(path: Path) -> None:
     """Make the folder of a file. Raises UsageError where that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written ({error.strerror}); name another file"

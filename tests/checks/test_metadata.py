@@ -92,6 +92,11 @@ def test_an_earlier_request_with_the_own_salt_explains_the_hit():
     assert checked(line, salts=salts, prefixes=(PREFIX,) * 3).findings == ()
 
 
+def test_a_target_that_counts_more_tokens_than_we_think_is_not_accused_where_its_own_side_sent_it():
+    line, salts = "a> a=aA / b> b=bB / c> c=cC", ("one", "two", "two")
+    assert checked(line, salts=salts, prefixes=(PREFIX,) * 3, cached=80).findings == ()
+
+
 def test_an_own_request_explains_only_as_much_as_it_has_in_common():
     line, salts = "a> a=aA / b> b=bB / c> c=cC", ("one", "two", "two")
     half = " ".join(PREFIX.split()[:20])
