@@ -198,7 +198,7 @@ def test_a_verdict_keeps_its_exit_code_when_its_reader_has_gone(monkeypatch, tmp
 
 def test_a_list_whose_reader_has_gone_is_no_error():
     command = f"{sys.executable} -m leakcheck.cli list checks | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
