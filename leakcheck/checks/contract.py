@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from leakcheck import evidence
-from leakcheck.checks import _parameters, excerpt, own_answer, paired, who
+from leakcheck.checks import _biases, _parameters, excerpt, own_answer, paired, who
 from leakcheck.checks._parameters import Cells, Sign, Told
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding
@@ -138,11 +138,11 @@ def _aspects(
         broken_alone=_parameters.stops_ignored_alone(windows, cells),
         unseen="no answer was ended by its own stop string alone: not held against the target",
     )
-    biases = list(_parameters.foreign_biases(windows, cells))
+    biases = list(_biases.foreign_biases(windows, cells))
     yield _Aspect(name="no bias of another", signs=biases, rule=True, unseen="nobody was answered")
     yield _Aspect(
         name="the own bias",
-        signs=every(_parameters.lost_biases(window, cells) for window in windows),
+        signs=every(_biases.lost_biases(window, cells) for window in windows),
         unseen="logit_bias showed in no answer: not held against the target",
     )
     unseen = "the target does not count the tokens it writes: max_tokens was not tested"

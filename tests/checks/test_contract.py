@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pretending import Reply, history, noisy, obedient, plan, played, say
 
 from leakcheck.checks import contract
-from leakcheck.checks._parameters import RUN, run, said_over_and_over
+from leakcheck.checks._biases import RUN, run, said_over_and_over
 
 WINDOWS = 14
 
