@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer
 from transformers.utils import logging
@@ -16,6 +17,7 @@ from leakcheck.engine.cache import Shape
 from leakcheck.engine.smollm2 import smollm2_folder
 from leakcheck.engine.values import EngineError
 
+HUB_TIMEOUT_S = 3.0
 WITNESS = Path(__file__).parent / "witness"
 """The model trained to be a good instrument, shipped with the package."""
 
@@ -25,22 +27,68 @@ def load(name: str) -> tuple[Any, Any]:
 
     Float32 on the CPU, the model's own type on CUDA. EngineError says what is wrong.
     """
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # partly typed
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # partly typed
+    hush()
     source = resolve(name)
+    how = how_to_load(name, source)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.float32 if device == "cpu" else "auto"
     try:
-        refuse_encoders(name, AutoConfig.from_pretrained(source))
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=torch.float32 if device == "cpu" else "auto"
-        )
-    except (OSError, ValueError, ImportError, KeyError, json.JSONDecodeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EngineError(f"the model {name!r} cannot be loaded: {reason}") from error
+        refuse_encoders(name, AutoConfig.from_pretrained(source, **how))
+        tokenizer = AutoTokenizer.from_pretrained(source, **how)
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **how)
+    except EngineError:
+        raise
+    except Exception as error:  # a user's files make transformers raise anything
+        raise EngineError(f"the model {name!r} cannot be loaded: {reason_of(error)}") from error
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise EngineError(f"the tokenizer of {name!r} has no fast form, which streaming needs")
     return model.to(device).eval(), tokenizer
+
+
+def load_config(name: str) -> Any:
+    """The config alone, of a name as `load` takes it. EngineError says what is wrong."""
+    hush()
+    source = resolve(name)
+    how = how_to_load(name, source)
+    try:
+        return AutoConfig.from_pretrained(source, **how)
+    except Exception as error:  # as in `load`
+        reason = reason_of(error)
+        raise EngineError(f"the config of {name!r} cannot be loaded: {reason}") from error
+
+
+def hush() -> None:
+    """What libraries would log here, an EngineError says in one sentence."""
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call] # partly typed
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call] # partly typed
+    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call] # as above
+
+
+def how_to_load(name: str, source: str) -> dict[str, bool]:
+    """Options of `from_pretrained`: a folder needs no network, and a model's own code never runs.
+
+    A hub that does not answer is found out here in one request: transformers would try each file
+    six times. What was downloaded before then has to do; EngineError when nothing was.
+    """
+    local = Path(source).is_dir()
+    if not local:
+        try:
+            HfApi().model_info(source, timeout=HUB_TIMEOUT_S)
+        except Exception as error:  # the HTTP client's own kinds of no answer
+            if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+                raise EngineError(
+                    f"there is no folder {name!r}, and the model hub does not give it:"
+                    f" {reason_of(error)}"
+                ) from error
+            local = True
+    return {"local_files_only": local, "trust_remote_code": False}
+
+
+def reason_of(error: Exception) -> str:
+    """The first sentence of a library's error, with its kind where it is hardly one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return said if " " in said else f"{type(error).__name__} {said}".strip()
 
 
 def resolve(name: str) -> str:
@@ -51,8 +99,12 @@ def resolve(name: str) -> str:
         return str(WITNESS)
     if name == "smollm2-135m":
         return str(smollm2_folder())
-    path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        path = Path(name).expanduser()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EngineError(f"{name!r} cannot be the folder of a model: {error}") from error
+    if is_folder:
         return str(path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1:
         raise EngineError(

@@ -21,11 +21,13 @@ from leakcheck.engine.inspection.compare import (
 from leakcheck.engine.inspection.owntext import own_text
 from leakcheck.engine.inspection.passes import Pass, fresh_cache, run_whole
 from leakcheck.engine.inspection.specimens import DTYPES, SPECIMENS, obtain
+from leakcheck.engine.inspection.terminal import require_number
 from leakcheck.engine.inspection.ways import ways
 from leakcheck.engine.values import EngineError
 
 SPEED_LENGTHS = (16, 64, 256)
 MANY = 100
+BLOCK_MAX = 4096
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +47,8 @@ def main(given: argparse.Namespace) -> int:
     """Compare and print; 1 when a difference looks like contamination."""
     if given.tokens < SHORTEST:
         raise EngineError(f"--tokens must be at least {SHORTEST}, not {given.tokens}")
-    if given.block_size < 1:
-        raise EngineError(f"--block-size must be at least 1 token, not {given.block_size}")
+    require_number("--block-size", given.block_size, 1, BLOCK_MAX)
+    require_number("--seconds", given.seconds, 0)
     model, tokenizer = obtain(given.model, given.dtype, seed=given.seed)
     return inspect_model(model, tokenizer, given, screen.console())
 
@@ -120,10 +122,10 @@ def print_layers(console: Console, model: Any, reference: Pass, bounds: Bounds) 
         ">layer", ">K", ">V", ">K mean", ">K sd", ">V mean", ">V sd",
         ">sees tokens", ">bound",
     )  # fmt: skip
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     console.print(
         "K, V: heads x tokens x head size. bound: relative error of keys and values, 5 x 99.9 %"
-        " quantile\nover equivalent computations without a cache\n"
+        " quantile over equivalent computations without a cache\n"
     )
 
 
@@ -150,7 +152,7 @@ def print_outcomes(console: Console, outcomes: list[Outcome], bounds: Bounds) ->
         "way", ">to tokens", ">rel. error", ">of bound",
         ">log-odds, nats", ">KL, nats", "verdict",
     )  # fmt: skip
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     console.print(f"bounds of logits: log-odds {bounds.gap:.1e}, KL {bounds.divergence:.1e} nats")
     for refusal in refusals:
         console.print(refusal)
@@ -202,8 +204,9 @@ def print_finding(console: Console, way: str, finding: Finding, block: int) -> N
     if finding.only_rounding:
         rows.append(("but", "the same computation in float32 shows no difference: rounding"))
     console.print()
-    console.print(
-        screen.table(("", ""), rows, title=f"DIFFERENCE: {way}, at {finding.tokens} tokens")
+    screen.show(
+        console,
+        screen.table(("", ""), rows, title=f"DIFFERENCE: {way}, at {finding.tokens} tokens"),
     )
     if moved is None:
         console.print("attention: no weight of this layer moved, or its weights cannot be seen")
@@ -218,7 +221,7 @@ def print_finding(console: Console, way: str, finding: Finding, block: int) -> N
         for share in moved.shares
     ]  # fmt: skip
     shares.append(("not its own", percent(0), percent(moved.outside), ""))
-    console.print(screen.table((">positions", ">without cache", ">here", ">shift"), shares))
+    screen.show(console, screen.table((">positions", ">without cache", ">here", ">shift"), shares))
     if moved.hidden:
         console.print(f"positions not seen at all here: {screen.several(moved.hidden)}")
 
@@ -245,7 +248,7 @@ def print_timing(console: Console, model: Any, text: torch.Tensor, seconds: floa
     ]
     headings = (">after tokens", ">next token, cached", ">without cache", ">ratio")
     console.print()
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     its = timing.latency(model, longer, min(lengths), seconds)
     note = "" if its.steps >= timing.STEPS else " (so p99.9 is the slowest one)"
     console.print(

@@ -15,6 +15,8 @@ from leakcheck.engine.values import EngineError
 
 SCALE_BYTES = 2
 """A scale or a zero point is a float16."""
+NUMBER_MAX = 10**6
+"""More layers, heads or numbers of a head than any model has."""
 GROUP = 32
 """Neighbouring numbers of a head that share an int4 scale and zero point."""
 
@@ -116,6 +118,8 @@ def number_of(config: dict[str, Any], *names: str) -> int:
     found = [config[name] for name in names if isinstance(config.get(name), int)]
     if not found:
         raise EngineError(f"the config has no {names[0]} (nor {', '.join(names[1:])})")
+    if not 0 <= found[0] <= NUMBER_MAX:
+        raise EngineError(f"the config's {names[0]} is {found[0]}, not from 0 to {NUMBER_MAX}")
     return int(found[0])
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakcheck.engine import faults
 from leakcheck.engine.faults.fault import Fault, Seams
+from leakcheck.engine.inspection.terminal import width
 from leakcheck.engine.values import EngineError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ BLEED = "one-layer-bleed"
 ROWS_MAX = 12
 """Blocks on the screen; what is left out is counted."""
 CONTAMINATED = 1
-WIDTH = 98
 OUTSIDE = {
     "output": "on the way out: the engine computes what it should, and an answer, or a piece of it,"
     " goes to the wrong client",
@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
             f"{fault.name} lives {OUTSIDE[fault.layer]}. Keys and values stay clean: there is"
             f" nothing to see inside the model; leakcheck run --fault {fault.name} sees answers."
         )
-        sys.stdout.write("\n".join(textwrap.wrap(told, WIDTH)) + "\n")
+        sys.stdout.write("\n".join(textwrap.wrap(told, width())) + "\n")
         return 0
     rehearsed, seen = run(arguments, fault)
     from leakcheck.engine.inspection.contamination import signature  # noqa: PLC0415 # as in `run`
@@ -129,9 +129,9 @@ def screen(
     seen: Examination,
     found: Signature,
 ) -> Iterator[str]:
-    """At most 100 columns."""
+    """Text as wide as the terminal, tables as they need."""
     played = seen.played
-    yield (
+    yield from paragraph(
         f"{fault.name} ({fault.layer}), {arguments.model} in {arguments.dtype}, seed "
         f"{arguments.seed}"
     )
@@ -141,7 +141,7 @@ def screen(
         f" {options.num_blocks} blocks of {options.block_size} tokens: {played.evictions}"
         f" evictions, {played.preemptions} preemptions; {played.other_picks} of {played.picks}"
         " tokens picked otherwise than alone",
-        WIDTH,
+        width(),
     )
     yield ""
     yield from layer_table(seen)
@@ -158,7 +158,7 @@ def screen(
 
 def paragraph(text: str) -> Iterator[str]:
     """Wrapped, with the rest indented."""
-    yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+    yield from textwrap.wrap(text, width(), subsequent_indent="  ")
 
 
 def layer_table(seen: Examination) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leakcheck.engine.inspection.terminal import folded, width
 from leakcheck.engine.values import EngineError
 
 Event = dict[str, Any]
@@ -16,7 +17,6 @@ SHORT_ID = 17
 """Characters of a target's id that are shown in tables: `chatcmpl-` and eight more."""
 IN_FULL = 4
 """How many odd blocks of a request are shown with all that happened to them."""
-WIDTH = 96
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,8 +162,8 @@ def story(engine: Engine, request_id: str, *, everything: bool) -> str:
     client = f" (its client calls it {told['client_id']})" if told.get("client_id") else ""
     prompt, fault = told["prompt_tokens"], engine.start.get("fault") or "none"
     lines = [
-        f"{told['target_id']}{client}",
-        f"  {prompt} prompt tokens; the engine's fault: {fault}",
+        *folded(f"{told['target_id']}{client}"),
+        *folded(f"  {prompt} prompt tokens; the engine's fault: {fault}"),
         f"  blocks it read: {len(read_by_it)}",
         *block_list("its own and nobody else's", plain),
     ]
@@ -182,7 +182,7 @@ def block_list(title: str, several: list[Life]) -> list[str]:
         return []
     numbers = " ".join(str(life.block) for life in several)
     text = f"{len(several)} {title}: {numbers}"
-    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
+    return textwrap.wrap(text, width(), initial_indent="    ", subsequent_indent="      ")
 
 
 def life_lines(engine: Engine, life: Life, request_id: str, *, everything: bool) -> Iterator[str]:
@@ -194,7 +194,7 @@ def life_lines(engine: Engine, life: Life, request_id: str, *, everything: bool)
     first = ordinal * int(engine.start["block_size"])
     last = first + int(engine.start["block_size"]) - 1
     title = f"block {life.block}, read as positions {first}-{last}: {why or 'its own'}"
-    yield from textwrap.wrap(title, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield from textwrap.wrap(title, width(), initial_indent="  ", subsequent_indent="    ")
     yield f"    {'step':>6}  {'event':<8}{'request':<19}{'references':>10}  why"
     concerned = {request_id, *life.writers}
     left_out = []

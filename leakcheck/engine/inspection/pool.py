@@ -15,14 +15,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from leakcheck.engine.inspection import lives
+from leakcheck.engine.inspection.terminal import folded, reader_left
 from leakcheck.engine.latency import Percentiles
 from leakcheck.engine.snapshot import FORMAT, HeldBlock, PoolState
 from leakcheck.engine.values import EngineError
 
 TIMEOUT_S = 15.0
+WATCH_MAX_S = 1e6
 ROWS_MAX = 40
 """Lines of one list on the screen; what is left out is counted."""
 BLOCKS_A_LINE = 16
+LABEL = 13
+"""Columns before what is said of it."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -56,14 +60,14 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.url or arguments.request:
         raise EngineError("give the URL of an embedded engine, or --trace FILE --request ID")
     watch = arguments.watch
-    if watch is not None and not watch > 0:
+    if watch is not None and not 0 < watch <= WATCH_MAX_S:
         raise EngineError(f"--watch is a number of seconds above 0, not {watch}")
     key = api_key(arguments.api_key_env)
     while True:
         state = fetch(arguments.url, key)
         sys.stdout.write("\n".join(screen(state, arguments.url)) + "\n")
         sys.stdout.flush()
-        if watch is None:
+        if watch is None or reader_left():
             return 0
         time.sleep(watch)
         sys.stdout.write("\n")
@@ -152,25 +156,33 @@ def printable(text: str) -> str:
 
 
 def screen(state: PoolState, url: str) -> Iterator[str]:
-    """At most 100 columns, every percentage with its numerator and denominator."""
+    """Text as wide as the terminal, every percentage with its numerator and denominator."""
     stats = state.stats
-    yield f"{printable(state.model)} at {url}: {state.blocks} blocks of {state.block_size} tokens"
+    yield from folded(
+        f"{printable(state.model)} at {url}: {state.blocks} blocks of {state.block_size} tokens"
+    )
     yield ""
-    yield (
-        f"  blocks     {share(state.used, state.blocks)} used, {state.cached} cached, "
-        f"{state.free} free"
+    yield from labelled(
+        "blocks",
+        f"{share(state.used, state.blocks)} used, {state.cached} cached, {state.free} free",
     )
     empty = state.held_positions - state.filled_positions
-    yield f"  empty      {share(empty, state.held_positions)} of the positions in live tables"
-    hits = share(stats.prefix_hits_tokens, stats.prefix_queries_tokens)
-    yield f"  prefix     {hits} of prompt tokens were cached; {stats.evictions} evictions"
-    yield (
-        f"  requests   {stats.requests} accepted, {stats.running} running, {stats.waiting} waiting,"
-        f" {stats.finished} finished, {stats.aborted} aborted"
+    yield from labelled(
+        "empty", f"{share(empty, state.held_positions)} of the positions in live tables"
     )
-    yield (
-        f"  work       {stats.generated_tokens} tokens generated in {stats.steps} steps; "
-        f"{stats.preemptions} preemptions"
+    hits = share(stats.prefix_hits_tokens, stats.prefix_queries_tokens)
+    yield from labelled(
+        "prefix", f"{hits} of prompt tokens were cached; {stats.evictions} evictions"
+    )
+    yield from labelled(
+        "requests",
+        f"{stats.requests} accepted, {stats.running} running, {stats.waiting} waiting,"
+        f" {stats.finished} finished, {stats.aborted} aborted",
+    )
+    yield from labelled(
+        "work",
+        f"{stats.generated_tokens} tokens generated in {stats.steps} steps; "
+        f"{stats.preemptions} preemptions",
     )
     yield ""
     yield f"  {'latency':<13}{'count':>8}{'p50':>12}{'p99':>12}{'p99.9':>12}{'largest':>12}"
@@ -180,10 +192,17 @@ def screen(state: PoolState, url: str) -> Iterator[str]:
     yield ""
     yield from limited("live requests", list(request_lines(state)), len(state.requests))
     yield ""
-    shared = [f"    block {held(its)}" for its in state.shared]
-    yield from limited("blocks in several tables", shared, len(shared))
+    shared = [line for its in state.shared for line in folded(f"    block {held(its)}")]
+    yield from limited("blocks in several tables", shared, len(state.shared))
     yield ""
     yield from limited("what does not add up", list(problem_lines(state)), len(problems(state)))
+
+
+def labelled(label: str, text: str) -> Iterator[str]:
+    """Text beside its label, wrapped beside it too."""
+    first, *rest = folded(f"{' ' * LABEL}{text}")
+    yield f"  {label:<{LABEL - 2}}{first.strip()}"
+    yield from (f"{' ' * LABEL}{line.strip()}" for line in rest)
 
 
 def latency_line(label: str, its: Percentiles) -> str:
@@ -210,7 +229,7 @@ def request_lines(state: PoolState) -> Iterator[str]:
     """Each live request with its block table."""
     for its in state.requests:
         yield f"    {printable(its.id)} {printable(its.state)}"
-        yield (
+        yield from folded(
             f"      {its.prompt_tokens} prompt tokens, {its.cached_tokens} of them cached; "
             f"{its.generated_tokens} generated; {its.computed_tokens} in {len(its.table)} blocks:"
         )
@@ -240,4 +259,4 @@ def problems(state: PoolState) -> list[str]:
 def problem_lines(state: PoolState) -> Iterator[str]:
     """The problems, indented."""
     for line in problems(state):
-        yield f"    {line}"
+        yield from folded(f"    {line}")

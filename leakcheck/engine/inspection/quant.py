@@ -19,11 +19,13 @@ from leakcheck.engine.inspection.owntext import START, own_text
 from leakcheck.engine.inspection.passes import Floats, cache_argument
 from leakcheck.engine.inspection.rounding import KINDS, rounding_cache
 from leakcheck.engine.inspection.specimens import SPECIMENS, obtain
+from leakcheck.engine.inspection.terminal import require_number
 from leakcheck.engine.values import EngineError
 
 DRIFT_NATS = 0.01
 """A token that costs this much more on average: one per cent of perplexity."""
 SHORTEST = 16
+SEQUENCES_MAX = 10_000
 WITNESS_NOTE = (
     "the witness learned to answer, not to continue prose: its perplexity is high, its divergence"
     " counts\n"
@@ -71,8 +73,7 @@ def main(given: argparse.Namespace) -> int:
     """Measure and print; 0, whatever a cache costs: that is no leak."""
     if given.tokens < SHORTEST:
         raise EngineError(f"--tokens must be at least {SHORTEST}, not {given.tokens}")
-    if given.sequences < 1:
-        raise EngineError(f"--sequences must be at least 1, not {given.sequences}")
+    require_number("--sequences", given.sequences, 1, SEQUENCES_MAX)
     model, tokenizer = obtain(given.model, "float32", seed=given.seed)
     text = read_text(model, tokenizer, given)
     console = screen.console()
@@ -166,7 +167,7 @@ def print_perplexity(console: Console, costs: list[Cost], parts: list[Part]) -> 
             cells.append(f"{math.exp(mean):.3f} ({100 * math.expm1(mean - exact):+.2f} %)")
         rows.append(cells)
     headings = (">perplexity at tokens", *(f">{cost.kind} cache" for cost in costs))
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     console.print()
 
 
@@ -186,7 +187,7 @@ def print_divergence(console: Console, costs: list[Cost], parts: list[Part]) -> 
     rows.append(["first other token", *(first_other(cost) for cost in costs[1:])])
     rows.append(["other tokens", *(others(cost) for cost in costs[1:])])
     headings = (">mean KL in nats, at tokens", *(f">{cost.kind} cache" for cost in costs[1:]))
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     console.print()
 
 

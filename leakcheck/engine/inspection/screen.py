@@ -1,4 +1,4 @@
-"""What the commands print: tables and numbers with units, readable on 100 columns."""
+"""What the commands print: text as wide as the terminal, tables as wide as they need."""
 
 from __future__ import annotations
 
@@ -6,39 +6,58 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-WIDTH = 100
+from leakcheck.engine.inspection.terminal import width
+
 KIB = 1024
+NO_LIMIT = 10_000
+PROSE = 32
+"""A cell with more characters than this may be wrapped."""
 
 
 def console() -> Console:
-    """Standard output; 100 columns where it is no terminal."""
-    wide = None if sys.stdout.isatty() else WIDTH
-    return Console(width=wide, highlight=False, soft_wrap=False)
+    """Standard output, as wide as the terminal. Names of models and files are no markup."""
+    return Console(width=width(), highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+
+def show(on: Console, made: Table) -> None:
+    """A table, wider than the console where its numbers need it: only prose in it is wrapped."""
+    narrow = on.width
+    on.width = max(narrow, Measurement.get(on, on.options.update(width=NO_LIMIT), made).minimum)
+    try:
+        on.print(made)
+    finally:
+        on.width = narrow
 
 
 def progress() -> Progress:
     """A bar on standard error, only on a terminal."""
-    hidden = not sys.stderr.isatty()
+    hidden = sys.stderr is None or not sys.stderr.isatty()
     return Progress(console=Console(stderr=True), transient=True, disable=hidden)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> Table:
     """A plain table; a heading that begins with `>` is of a right-aligned column."""
     made = Table(
-        title=title or None,
+        title=Text(title, style="bold") if title else None,
         title_justify="left",
-        title_style="bold",
         show_header=any(headings),
         box=None,
         padding=(0, 2, 0, 0),
     )
-    for heading in headings:
+    for number, heading in enumerate(headings):
         right = heading.startswith(">")
-        made.add_column(Text(heading.lstrip(">")), justify="right" if right else "left")
+        longest = max(len(cell) for cell in (heading.lstrip(">"), *(row[number] for row in rows)))
+        made.add_column(
+            Text(heading.lstrip(">")),
+            justify="right" if right else "left",
+            no_wrap=longest <= PROSE,
+            min_width=longest if longest <= PROSE else None,
+        )
     for row in rows:
         made.add_row(*(Text(cell) for cell in row))
     return made

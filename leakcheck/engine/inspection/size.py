@@ -18,10 +18,21 @@ from leakcheck.engine.inspection.kvsize import (
     uniform,
 )
 from leakcheck.engine.inspection.specimens import DTYPES, SPECIMENS, obtain, specimen
+from leakcheck.engine.inspection.terminal import require_number
 from leakcheck.engine.values import EngineError
 
 ALLOCATE_AT_MOST = 2**30
 """More is laid out without memory behind it."""
+MOST = {
+    "tokens": 10**8,
+    "batch": 10**6,
+    "block_size": 10**6,
+    "layers": 10**4,
+    "heads": 10**4,
+    "kv_heads": 10**4,
+    "head_size": 10**6,
+}
+"""What each number may be at most: more is a slip, and bytes that no integer of torch holds."""
 BY_HAND = ("layers", "heads", "head_size")
 
 
@@ -48,19 +59,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Print the sizes; 0."""
-    for name in ("tokens", "batch", "block_size", "layers", "heads", "kv_heads", "head_size"):
+    for name, most in MOST.items():
         value = getattr(given, name)
-        if value is not None and value < 1:
-            raise EngineError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if value is not None:
+            require_number(f"--{name.replace('_', '-')}", value, 1, most)
     console = screen.console()
     if given.model is None:
         print_sizes(console, given, by_hand(given), "these numbers")
         return 0
     config = read_config(given.model)
-    geometry = geometry_of(config)
+    try:
+        geometry = geometry_of(config)
+        expanded = geometry_of(config, expand_latent=True) if geometry.kind == "MLA" else None
+        size(given, geometry, given.dtype)
+    except EngineError:
+        raise
+    except Exception as error:  # a user's config holds anything in any field
+        reason = f"{type(error).__name__}: {error}"
+        raise EngineError(f"the config of {given.model} has no size: {reason}") from error
     print_sizes(console, given, geometry, given.model)
-    if geometry.kind == "MLA":
-        print_expanded(console, given, geometry_of(config, expand_latent=True))
+    if expanded is not None:
+        print_expanded(console, given, expanded)
     if not given.config_only and not Path(given.model).is_file():
         print_engine(console, given, geometry)
     return 0
@@ -87,12 +106,16 @@ def read_config(name: str) -> dict[str, Any]:
     """The config of a model by name, folder or file; a hub id is looked up by transformers."""
     if name.startswith("tiny-"):
         return specimen(name)
-    path = Path(name).expanduser()
-    if name == "witness":
-        path = Path(__file__).parents[1] / "witness"
-    if path.is_dir():
-        path /= "config.json"
-    if path.is_file():
+    try:
+        path = Path(name).expanduser()
+        if name == "witness":
+            path = Path(__file__).parents[1] / "witness"
+        if path.is_dir():
+            path /= "config.json"
+        is_file = path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EngineError(f"{name!r} cannot be a model or its config: {error}") from error
+    if is_file:
         return read_json(path)
     from leakcheck.engine import models  # noqa: PLC0415 # loads torch, which a file does not need
 
@@ -113,13 +136,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def hub_config(name: str) -> dict[str, Any]:
     """The config of a hub id."""
-    from transformers import AutoConfig  # noqa: PLC0415 # as above
+    from leakcheck.engine import models  # noqa: PLC0415 # as above
 
-    try:
-        found: dict[str, Any] = AutoConfig.from_pretrained(name).to_dict()
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EngineError(f"the config of {name!r} cannot be had: {reason}") from error
+    found: dict[str, Any] = models.load_config(name).to_dict()
     return found
 
 
@@ -150,7 +169,7 @@ def print_sizes(console: Any, given: argparse.Namespace, its: Geometry, name: st
     ]
     headings = ("dtype", ">in total", ">a sequence", ">a token, all layers", ">of that scales")
     console.print()
-    console.print(screen.table(headings, rows))
+    screen.show(console, screen.table(headings, rows))
     console.print(
         "scales are float16: one a token, KV head and K or V (fp8, int8); scale and zero point for"
         f" each {GROUP} numbers (int4)"
