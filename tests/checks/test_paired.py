@@ -147,7 +147,7 @@ def in_company(change):
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_an_overflow_replica_that_loses_tickets_is_not_accused(name, share):
     """It serves requests in company alone, and loses as many tickets of one content as of another.
-    Four comparisons at 0.001, 30 runs of each: one is accused with a chance of 3 % at most.
+    Ten runs of each at 0.001: one of these sixty is accused with a chance of 6 % at most.
     """
     options, _ = shipped_comparisons(name)
     windows = {"ragged-batch": 48, "mixed-batch-differential": 60, "parameter-twins": 36}[name]
