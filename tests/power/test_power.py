@@ -16,7 +16,7 @@ FEW = ("prefix-length-only", "mask-broadcast", "response-swap")
 """One of a cache, one of attention, one of the way out."""
 HARMLESS = ("slow", "mute")
 
-pytestmark = [pytest.mark.power, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def selftest(*flags):
