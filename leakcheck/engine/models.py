@@ -142,7 +142,11 @@ def layer_shapes(model: Any) -> list[tuple[Shape, Shape]]:
         )
     cache = DynamicCache(config=model.config)
     token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    model(input_ids=token, use_cache=True, **{cache_name: cache})
+    try:
+        model(input_ids=token, use_cache=True, **{cache_name: cache})
+    except Exception as error:  # a config may describe a model that cannot run
+        reason = reason_of(error)
+        raise EngineError(f"this {kind} model cannot run over one token: {reason}") from error
     shapes = []
     for number, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer or layer.keys is None or layer.values is None:
