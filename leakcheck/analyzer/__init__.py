@@ -67,6 +67,7 @@ class _Case:
     sensitivity: float | None
     bound: float | None
     false_match_bound: float
+    untested: tuple[str, ...]
 
     def having(self, severity: str) -> list[Finding]:
         """The findings of one severity."""
@@ -171,6 +172,7 @@ def _case(history: History, plan: Plan, results: Sequence[CheckResult]) -> _Case
             variants=VARIANTS,
             entropy_bits=scanned.entropy_bits,
         ),
+        untested=tuple(reason for each in results for reason in each.untested),
     )
 
 
@@ -225,6 +227,7 @@ def _decide(case: _Case) -> tuple[Status, tuple[str, ...]]:
             "nothing was echoed: no owner was answered with its own passphrase, so another's would "
             "hardly have shown; elicit it, or use a model that can repeat it"
         )
+    missing += case.untested
     missing += _unfinished(case.history)
     if missing:
         return "inconclusive", tuple(missing)

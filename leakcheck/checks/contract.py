@@ -32,6 +32,11 @@ CHECK = "contract"
 TITLE = "Sampling parameters: own and foreign"
 COLUMNS = ("aspect", "windows", "wrong", "the other way round", "p")
 VIOLATIONS = 3
+_OWN = frozenset({"the own stop string", "the own seed", "the own bias"})
+_UNTESTED = (
+    "no sampling parameter was tested: stop strings, seeds and logit_bias were each refused or "
+    "without effect, even alone"
+)
 _BY_CHANCE = 0.15
 """At most this share of arbitrary lengths is some max_tokens in the company by accident."""
 
@@ -82,6 +87,7 @@ def check(
     aspects = list(_aspects(history, windows, cells, pairs))
     level = alpha / sum(not aspect.rule for aspect in aspects)
     findings, rows, notes = [], [], [*_refused(history)]
+    honoured = {aspect.name for aspect in aspects if aspect.signs} & _OWN
     for aspect in aspects:
         counted = _counted(aspect)
         its, p = counted.signs, counted.p
@@ -102,6 +108,7 @@ def check(
         findings=tuple(findings),
         notes=tuple(notes),
         tables={TITLE: (COLUMNS, *rows)},
+        untested=() if honoured or not windows else (_UNTESTED,),
     )
 
 
@@ -129,7 +136,7 @@ def _aspects(
     yield _Aspect(
         name="the own seed",
         signs=every(_parameters.reproduced(window, cells) for window in windows),
-        unseen="this target does not give one answer to one seed, even alone: not held against it",
+        unseen="no seed led to one answer twice, even alone: not held against the target",
     )
     yield _Aspect(
         name="the own stop string",
@@ -192,13 +199,18 @@ def _count(signs: list[Sign]) -> tuple[paired.Signs, Sign | None]:
 
 
 def _refused(history: History) -> Iterator[str]:
-    """That the target refuses a parameter, which is its right."""
-    requests = history.requests
-    for name in requests.loc[requests["outcome"] == "failed", "id"]:
-        request, seen = history.by_id(name), history.answer(name)
-        if seen is not None and request.sampling.logit_bias and request.replays is None:
-            yield f"a request with logit_bias was refused: {seen.error}"
-            return
+    """That the target refuses a parameter in every request that has it, which is its right."""
+    requests = history.requests[history.requests["replays"].isna()]
+    outcomes = dict(zip(requests["id"], requests["outcome"], strict=True))
+    for parameter in ("logit_bias", "seed", "stop"):
+        having = [
+            name
+            for name in outcomes
+            if getattr(history.by_id(name).sampling, parameter) not in (None, ())
+        ]
+        refusals = [history.answer(name) for name in having if outcomes[name] == "failed"]
+        if having and len(refusals) == len(having) and refusals[0] is not None:
+            yield f"every request with {parameter} was refused: {refusals[0].error}"
 
 
 def _finding(history: History, aspect: _Aspect, counted: _Counted, *, confirmed: bool) -> Finding:

@@ -89,13 +89,15 @@ class Exposure:
 class CheckResult:
     """What one check says about one scenario's history: findings, and figures for the report.
 
-    `tables` maps a title to rows of plain values (first row: the column names).
+    `tables` maps a title to rows of plain values (first row: the column names). `untested` says why
+    what the check is there for was not tested at all: no verdict is clean then.
     """
 
     check: str
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     tables: dict[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
+    untested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

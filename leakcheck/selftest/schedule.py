@@ -52,9 +52,9 @@ FULL = Effort(
     also_seeds=4,
     benign_seeds=10,
     healthy_seeds=30,
-    benign_scenarios=6,
-    quiet_windows=3,
-    long_seeds=2,
+    benign_scenarios=2,
+    quiet_windows=2,
+    long_seeds=1,
     long_faults=(HEALTHY, "batch-noise"),
     long_scenarios=(
         "rare-token-passphrase",

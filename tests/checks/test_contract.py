@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretending import Reply, history, noisy, obedient, plan, played, say
 
+from leakcheck.analyzer import analyze
 from leakcheck.checks import contract
 from leakcheck.checks._biases import RUN, run, said_over_and_over
 
@@ -233,7 +234,7 @@ def test_a_target_that_gives_random_answers_to_every_seed_is_not_accused():
         )
     )
     assert result.findings == ()
-    assert any("does not give one answer to one seed" in note for note in result.notes)
+    assert any("no seed led to one answer twice" in note for note in result.notes)
 
 
 def test_a_refused_bias_is_a_note():
@@ -423,3 +424,42 @@ def test_a_unit_that_was_repeated_before_the_bias_was_sent_accuses_nobody():
         return obedient(request, company)
 
     assert confirmed(model) == {}
+
+
+def without_parameters(request, company):
+    """A target that knows none of them."""
+    del company
+    bare = replace(request.sampling, stop=(), seed=None, logit_bias=())
+    return say(request, bare)
+
+
+def test_a_target_that_honours_no_parameter_was_not_tested():
+    (reason,) = checked(without_parameters, 4).untested
+    assert "no sampling parameter was tested" in reason
+
+
+def test_a_target_that_honours_some_was():
+    assert checked(obedient, 4).untested == ()
+
+
+def test_a_clean_verdict_needs_what_its_checks_are_there_for():
+    report = analyze(history("parameter-twins", 4, without_parameters))
+    (verdict,) = report.verdicts
+    assert verdict.status == "inconclusive"
+    assert any("no sampling parameter was tested" in reason for reason in verdict.reasons)
+
+
+@pytest.mark.parametrize("parameter", ["seed", "stop", "logit_bias"])
+def test_a_parameter_that_is_always_refused_is_noted(parameter):
+    def refusing(request, company):
+        if getattr(request.sampling, parameter) not in (None, ()):
+            return Reply(
+                outcome="failed", status=400, error=f"refused with status 400: {parameter}?"
+            )
+        return obedient(request, company)
+
+    notes = checked(refusing, 3).notes
+    assert (
+        f"every request with {parameter} was refused: refused with status 400: {parameter}?"
+        in notes
+    )
