@@ -190,7 +190,8 @@ def _held(
             near = plugin.nearest(name, sorted(by_name))
             raise UsageError(f"--scenario: no scenario {name!r} is shipped{near}")
     leaking = tuple(fault.name for fault in chosen if not fault.benign)
-    return tuple(replace(by_name[name], catches=leaking) for name in options.scenarios)
+    names = dict.fromkeys(options.scenarios)  # each once, in the order given
+    return tuple(replace(by_name[name], catches=leaking) for name in names)
 
 
 def _effort(options: Options) -> Effort:

@@ -56,16 +56,17 @@ def markdown(power: Power) -> str:
 
 
 def _introduction(power: Power) -> str:
-    kind = "" if power.full else " (a fast self-test: one seed a fault)"
-    kind += " (stopped before its end: these figures are partial)" if power.partial else ""
+    kind = " --full" if power.full else ""
+    partial = " It was stopped before its end: these figures are partial." if power.partial else ""
     left = f" {power.unplayed} trials of the last table were left out for want of time."
     return f"""# What leakcheck catches
 
-Written by `leakcheck selftest --full --matrix --out FILE`{kind}, leakcheck {power.leakcheck}, the
-embedded engine with its {power.engine} model, {power.date}, seeds from {power.seed} up. The figures
-are in [`reports/baselines/power.json`](../reports/baselines/power.json). {power.trials} trials: one
-fault, one scenario, one seed, in a fresh engine; a trial ends when the verdict (leak, corruption or
-error) shows an anomaly that the fault must cause, or after the scenario's own number of windows.
+Written by `leakcheck selftest{kind} --out FILE.json --docs FILE.md`, leakcheck
+{power.leakcheck}, the embedded engine with its {power.engine} model, {power.date}, seeds from
+{power.seed} up; `make power` keeps the figures in `reports/baselines/power.json`.{partial}
+{power.trials} trials: one fault, one scenario, one seed, in a fresh engine; a trial ends when the
+verdict (leak, corruption or error) shows an anomaly that the fault must cause, or at its last
+window: by default the scenario's own.
 {left if power.unplayed else ""}
 *at least* is the lower bound of the detection rate; *windows of the detected* is the median number
 of windows to detection, over the trials that detected something. *source right* counts findings
