@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from leakcheck.checks import own_answer
+from leakcheck.checks import alone, own_answer
 from leakcheck.history import History
 from leakcheck.records import Request
 
@@ -99,28 +99,14 @@ def _spread(values: Sequence[int], limit: int) -> list[int]:
 
 
 def _alone(request: Request, n: int, window: int) -> Request:
-    return replace(
-        request,
-        id=f"{request.id}-alone-{n}",
-        window=window,
-        phase=0,
-        start_offset_s=0.0,
-        cell=own_answer.ALONE,
-        partner=None,
-        shared_tokens=None,
-        twin=None,
-        replays=request.id,
-        abort_after_s=None,
-        abort_after_chunks=None,
-    )
+    return alone(request, name=f"alone-{n}", window=window, cell=own_answer.ALONE)
 
 
 def _hot(request: Request, n: int, window: int) -> Request:
     """Alone at temperature 1, from all of the distribution, with a seed of its own."""
     hot = replace(request.sampling, temperature=1.0, top_p=None, seed=n)
-    return replace(
-        _alone(request, n, window), id=f"{request.id}-hot-{n}", cell=own_answer.HOT, sampling=hot
-    )
+    again = alone(request, name=f"hot-{n}", window=window, cell=own_answer.HOT)
+    return replace(again, sampling=hot)
 
 
 def _window(together: list[Request], n: int, window: int) -> Iterator[Request]:

@@ -6,6 +6,7 @@ excerpts of all findings have in common.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -113,6 +114,24 @@ def when(history: History, match: Any) -> str:
     return (
         f"{source} had not been sent by then: an earlier run with the same seed may have left it "
         "in the target"
+    )
+
+
+def alone(request: Request, *, name: str, window: int, cell: str) -> Request:
+    """The same payload again with nobody beside it, in a window of its own: a replay."""
+    return replace(
+        request,
+        id=f"{request.id}-{name}",
+        window=window,
+        phase=0,
+        start_offset_s=0.0,
+        cell=cell,
+        partner=None,
+        shared_tokens=None,
+        twin=None,
+        replays=request.id,
+        abort_after_s=None,
+        abort_after_chunks=None,
     )
 
 

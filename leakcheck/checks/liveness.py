@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leakcheck import evidence
-from leakcheck.checks import who
+from leakcheck.checks import alone, who
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding, Observation, Request
 
@@ -90,25 +90,9 @@ def probe(history: History) -> Request | None:
         if sent < PROBES and accused:
             served = next(each for window in _windows(part) for each in window.answered)
             window = max(FIRST_PROBE_WINDOW, int(history.requests["window"].max()) + 1)
-            return _alone(history.by_id(served), sent + 1, window)
+            probed = history.by_id(served)
+            return alone(probed, name=f"{PROBE}-{sent + 1}", window=window, cell=PROBE)
     return None
-
-
-def _alone(request: Request, n: int, window: int) -> Request:
-    return replace(
-        request,
-        id=f"{request.id}-{PROBE}-{n}",
-        window=window,
-        phase=0,
-        start_offset_s=0.0,
-        cell=PROBE,
-        partner=None,
-        shared_tokens=None,
-        twin=None,
-        replays=request.id,
-        abort_after_s=None,
-        abort_after_chunks=None,
-    )
 
 
 def _weighed(history: History, windows: Sequence[_Window], finding: Finding) -> Finding:

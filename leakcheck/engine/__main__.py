@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leakcheck.engine import faults, lifetimes
+from leakcheck.engine.keys import key_from_environment
 from leakcheck.engine.values import EngineError, EngineOptions
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -114,16 +115,6 @@ def engine_options(given: argparse.Namespace) -> EngineOptions:
         share_partial=given.share_partial,
         seed=given.seed,
     )
-
-
-def key_from_environment(name: str | None) -> str | None:
-    """The API key that clients must send; EngineError when the variable is empty."""
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise EngineError(f"the environment variable {name}, named by --api-key-env, is not set")
-    return key
 
 
 if __name__ == "__main__":

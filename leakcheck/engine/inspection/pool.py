@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import msgspec
 
 from leakcheck.engine.inspection import lives
 from leakcheck.engine.inspection.terminal import folded, reader_left
+from leakcheck.engine.keys import key_from_environment
 from leakcheck.engine.latency import Percentiles
 from leakcheck.engine.snapshot import FORMAT, HeldBlock, PoolState
 from leakcheck.engine.values import EngineError
@@ -62,7 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     watch = arguments.watch
     if watch is not None and not 0 < watch <= WATCH_MAX_S:
         raise EngineError(f"--watch is a number of seconds above 0, not {watch}")
-    key = api_key(arguments.api_key_env)
+    key = key_from_environment(arguments.api_key_env)
     while True:
         state = fetch(arguments.url, key)
         sys.stdout.write("\n".join(screen(state, arguments.url)) + "\n")
@@ -71,16 +71,6 @@ def main(arguments: argparse.Namespace) -> int:
             return 0
         time.sleep(watch)
         sys.stdout.write("\n")
-
-
-def api_key(name: str | None) -> str | None:
-    """The key in the environment variable of this name."""
-    if name is None:
-        return None
-    key = os.environ.get(name)
-    if not key:
-        raise EngineError(f"the environment variable {name}, named by --api-key-env, is not set")
-    return key
 
 
 def fetch(url: str, key: str | None) -> PoolState:
