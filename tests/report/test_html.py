@@ -224,3 +224,14 @@ def test_text_stands_out_from_its_background_in_both_themes(pages, theme):
 def test_a_mark_of_no_length_is_shown_as_a_place(pages):
     assert '<mark class="here">' in pages["clean"]
     assert '<mark class="here">' not in pages["leak"]
+
+
+def test_an_excerpt_is_captioned_as_what_it_is(samples):
+    report = samples.leak()
+    verdict = report.verdicts[0]
+    hit = dataclasses.replace(verdict.findings[0], anomaly="foreign-cache-hit")
+    page = html.render(
+        dataclasses.replace(report, verdicts=(dataclasses.replace(verdict, findings=(hit,)),))
+    )
+    assert f"Prompt of {hit.recipient}" in page
+    assert f"Answer of {hit.recipient}" not in page
