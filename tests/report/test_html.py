@@ -228,10 +228,9 @@ def test_a_mark_of_no_length_is_shown_as_a_place(pages):
 
 def test_an_excerpt_is_captioned_as_what_it_is(samples):
     report = samples.leak()
-    verdict = report.verdicts[0]
+    verdict = next(each for each in report.verdicts if each.findings)
     hit = dataclasses.replace(verdict.findings[0], anomaly="foreign-cache-hit")
-    page = html.render(
-        dataclasses.replace(report, verdicts=(dataclasses.replace(verdict, findings=(hit,)),))
-    )
+    alone = dataclasses.replace(verdict, findings=(hit,))
+    page = html.render(dataclasses.replace(report, verdicts=(alone,)))
     assert f"Prompt of {hit.recipient}" in page
     assert f"Answer of {hit.recipient}" not in page
