@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import signal
 import sys
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     code: int = 0
     try:
         _require_text(sys.argv[1:] if argv is None else argv)
+        if arguments.command is commands.run and arguments.resume:
+            _require_nothing_else(arguments, its.parse_args(["run"]))
         code = arguments.command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -65,3 +68,11 @@ def _require_text(arguments: Sequence[str]) -> None:
     for text in arguments:
         if not text.isprintable():
             raise UsageError(f"{text!r} holds characters that no flag, file or name here can have")
+
+
+def _require_nothing_else(arguments: argparse.Namespace, bare: argparse.Namespace) -> None:
+    """Refuse flags beside --resume: the plan and the target of a run are fixed."""
+    for name, value in vars(arguments).items():
+        if name != "resume" and value != vars(bare)[name]:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--resume goes on with the run as it was planned; leave out {flag!r}")

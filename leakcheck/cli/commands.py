@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from leakcheck.cli import asked
-from leakcheck.errors import UsageError
 from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
@@ -21,7 +20,6 @@ def run(arguments: argparse.Namespace) -> int:
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
     if arguments.resume:
-        _require_nothing_else(arguments)
         folder = Path(arguments.resume)
         with progress(sys.stderr) as watch:
             return _show(experiment.resume(folder, watch), folder)
@@ -190,14 +188,3 @@ def _faults() -> list[tuple[str, ...]]:
         )
         for fault in json.loads(done.stdout)
     ]
-
-
-def _require_nothing_else(arguments: argparse.Namespace) -> None:
-    """Refuse flags beside --resume: the plan and the target of a run are fixed."""
-    from leakcheck.cli.parser import parser  # noqa: PLC0415 - it imports this module
-
-    defaults = vars(parser().parse_args(["run"]))
-    for name, value in vars(arguments).items():
-        if name != "resume" and value != defaults[name]:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--resume goes on with the run as it was planned; leave out {flag!r}")
