@@ -198,7 +198,7 @@ def next_steps(report: Report, folder: str = "DIR") -> list[str]:
     """What to do with this report, most useful first; `folder` is the run folder."""
     steps = {
         "leak": ["read each finding: it names source, recipient and how they overlapped"],
-        "corruption": ["read each finding: it says under which conditions the answers differ, and how often"],
+        "corruption": ["read each finding: it says when answers differ, and in how many windows"],
         "clean": ["keep the run folder: it proves the claim without the target"],
         "inconclusive": ["inconclusive is not clean: raise what the reasons name and run again"],
         "error": ["mend what the reasons name and run again"],
