@@ -33,6 +33,7 @@ from leakcheck.traffic import Window
 _TABLES = ("load", "traffic", "checks", "gate")
 _TOP = ("schema", "name", "version", "summary", "catches", *_TABLES)
 _SHARES = ("control", "min_echo", "min_overlap", "min_cache_hits")
+_CHANCES = ("detect", "alpha")
 _AT_LEAST = {"phantoms": 0, "retries": 0, "timeout_s": 0.001}
 _AT_MOST = {
     "windows": 100_000,
@@ -197,8 +198,12 @@ def _record(kind: type[T], table: Mapping[str, Any], path: Path, where: str) -> 
             raise ScenarioError(
                 f"{path}: {where}.{key}: {value!r} is not of type {plugin.type_name(hints[key])}"
             )
-        least = 0 if key in _SHARES else _AT_LEAST.get(key, 1)
+        least = 0 if key in (*_SHARES, *_CHANCES) else _AT_LEAST.get(key, 1)
         most = _AT_MOST.get(key, 1)
+        if key in _CHANCES and not 0 < value < 1:
+            raise ScenarioError(
+                f"{path}: {where}.{key}: {value} is out of range; use a fraction between 0 and 1"
+            )
         if not least <= value <= most:
             right = "a fraction from 0 to 1" if key in _SHARES else f"{least} to {most}"
             raise ScenarioError(f"{path}: {where}.{key}: {value} is out of range; use {right}")

@@ -71,12 +71,17 @@ class Load:
 class Gate:
     """What a clean verdict needs at least. Rates are compared with their lower 95 % bound.
 
+    `detect` is the leak rate (of windows) that a clean verdict excludes with 95 % confidence, and
+    `alpha` the chance of calling an honest target leaking on evidence short of a whole foreign
+    passphrase. `min_windows` trials are needed whatever they exclude.
     `min_echo` is the share of owners asked for their passphrase that show it; the same share of
     answers must show their ticket where the check `own_answer` looks for it. `min_overlap` is the
     share of recipients that ran together with at least one other request;
     `min_cache_hits` the share of warm recipients whose planned prefix was cached (0: not asked).
     """
 
+    detect: float = 0.01
+    alpha: float = 0.01
     min_windows: int = 60
     min_echo: float = 0.5
     min_overlap: float = 0.5

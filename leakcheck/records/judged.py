@@ -33,9 +33,10 @@ class Finding:
     """One instance of a broken rule, as a sentence and as data.
 
     `anomaly`: `foreign-passphrase`, `foreign-answer`, `foreign-cache-hit` (leaks); `lost-answer`,
-    `changed-answer`, `foreign-parameters` (corruption); `lost-capacity` (error);
-    `withheld-passphrase`, `divergence`, `duplicate-id` (notes). `severity` says what it does to
-    the verdict.
+    `changed-answer`, `foreign-parameters`, `diverted-answer` (corruption); `lost-capacity` (error);
+    `withheld-passphrase`, `divergence`, `influence`, `duplicate-id` (notes); `altered-passphrase`,
+    `foreign-topic` (notes, until the evidence of all of them makes them leaks). `severity` says
+    what it does to the verdict.
     `excerpt` is untrusted text of the target; `mark` are the offsets in it that matter.
     """
 
@@ -86,11 +87,69 @@ class Exposure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one fuzzy tier saw in one window: the planted candidates against their phantoms.
+
+    `e_values`: one for each bet of the tier, never more than 1 on average where nothing leaks, so
+    that they may be multiplied over windows and looked at after each. `sources` candidates were
+    planted, `planted_hits` of them showed; of their `phantoms`, `phantom_hits` did.
+    """
+
+    tier: str
+    window: int
+    e_values: tuple[float, ...]
+    sources: int
+    planted_hits: int
+    phantoms: int
+    phantom_hits: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierEvidence:
+    """A fuzzy tier over all windows: counts as in `Look`, summed, and its e-value.
+
+    `phantom_hits` of `phantoms` is the false-positive rate of the tier, measured in this very run.
+    """
+
+    name: str
+    weight: float
+    windows: int
+    sources: int
+    planted_hits: int
+    phantoms: int
+    phantom_hits: int
+    e_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """How sure the verdict on one scenario is, and why its windows ended where they did.
+
+    `e_value` weighs all tiers: where nothing leaks it ever reaches 1 / `alpha` with a chance of at
+    most `alpha` (Ville). `detect` is the leak rate to be excluded. `sensitivity` is the part of the
+    windows with a leak that would show it (echo x asked; None where nothing was echoed), and
+    `certificate` the e-value against leaks in `detect` of the windows, (1 - detect x sensitivity)
+    ** -trials while nothing leaked, else 0: at 20 they are excluded with 95 % confidence.
+    `settled`: `leak`, `evidence` (e_value), `certificate`, or None where the budget of windows, or
+    something else, ended them.
+    """
+
+    alpha: float
+    detect: float
+    e_value: float
+    sensitivity: float | None
+    certificate: float
+    settled: str | None
+    tiers: tuple[TierEvidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
     """What one check says about one scenario's history: findings, and figures for the report.
 
     `tables` maps a title to rows of plain values (first row: the column names). `untested` says why
-    what the check is there for was not tested at all: no verdict is clean then.
+    what the check is there for was not tested at all: no verdict is clean then. `looks` are what
+    its fuzzy tiers saw, window by window.
     """
 
     check: str
@@ -98,6 +157,7 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     tables: dict[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
     untested: tuple[str, ...] = ()
+    looks: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +182,7 @@ class Verdict:
     asked for what they see (eliciting): a leak reaches any recipient, and only these would say it.
     1 excludes nothing; None where nothing was echoed. `false_match_bound` is the entropy
     bound for the figures of this very run. `reasons` explain the status in plain sentences.
+    `windows_planned` is the budget of windows.
     """
 
     scenario: str
@@ -138,11 +199,16 @@ class Verdict:
     notes: tuple[str, ...] = ()
     curves: tuple[Curve, ...] = ()
     tables: dict[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """report.json: the judgement. `requests` counts outcomes, `events` what befell the run."""
+    """report.json: the judgement. `requests` counts outcomes, `events` what befell the run.
+
+    `e_value` is the mean over the scenarios of a run, planned ones not played counting as 1: fuzzy
+    evidence makes a leak only where it reaches 1 / alpha.
+    """
 
     schema: int
     status: Status
@@ -154,3 +220,4 @@ class Report:
     provenance: Provenance
     events: tuple[RunEvent, ...] = ()
     leaks_by_pair: tuple[tuple[str, str, int], ...] = ()
+    e_value: float = 1.0

@@ -110,8 +110,9 @@ class Provenance:
 class RunEvent:
     """Something that happened to the run itself: a worker died, the run was interrupted or resumed.
 
-    `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`; in
-    a report also `torn-line`.
+    `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`,
+    `settled` (the windows of a scenario ended before its budget: `detail` is its name); in a report
+    also `torn-line`.
     """
 
     kind: str
