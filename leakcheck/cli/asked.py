@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_NUMBER = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(%?)", re.ASCII)
 SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
 """Values of [load] that have a flag of their own."""
 
@@ -127,6 +128,20 @@ def _header(text: str) -> tuple[str, str]:
     if not (_HEADER.fullmatch(header) and equals and name):
         raise UsageError("--header-env: not of the form HEADER=NAME, such as X-Api-Key=MY_KEY")
     return header, name
+
+
+def percent(flag: str, text: str) -> float:
+    """A share between 0 and 1, both left out, as people write it: `5%`, `5 %` or `0.05`.
+
+    `flag` is who asks, for the sentence of the UsageError: anything else, `5` included, is one.
+    """
+    found = _NUMBER.fullmatch(text.strip())
+    share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+    if not 0 < share < 1:
+        raise UsageError(
+            f"{flag}: {text!r} is no share between 0 % and 100 %; write it as 5% or 0.05"
+        )
+    return share
 
 
 def paths(names: Sequence[str]) -> tuple[Path, ...]:
