@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from leakcheck import evidence
+from leakcheck.analyzer import echoes
 from leakcheck.checks import own_answer
 from leakcheck.history import History
 from leakcheck.records import Exposure, Gate, Load, Rate
@@ -31,7 +32,7 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     measures = [
         _windows(history, gate),
         _answered(history, requests),
-        _echo(history, requests, gate),
+        _echo(history, gate),
         _tickets(history, requests, gate),
         _overlap(history, requests, gate),
     ]
@@ -115,26 +116,19 @@ def _answered(history: History, requests: pd.DataFrame) -> Exposure:
     return _held("answered", rate, MIN_ANSWERED, what)
 
 
-def _echo(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
-    asked = (requests["ask"] == "eliciting") & requests["has_passphrase"]
-    owners = requests[asked & (requests["outcome"] == "ok")]
-    rate = _own(history, owners, "passphrase")
+def _echo(history: History, gate: Gate) -> Exposure:
     what = "owners who asked for it were answered with their own passphrase"
-    return _held("echo", rate, gate.min_echo, what)
+    return _held("echo", echoes.rate(history), gate.min_echo, what)
 
 
 def _tickets(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
     """Where lost tickets are looked for, answers must keep them as often as passphrases."""
-    rate = _own(history, requests[requests["has_ticket"] & (requests["outcome"] == "ok")], "ticket")
+    owners = requests[requests["has_ticket"] & (requests["outcome"] == "ok")]
+    own = history.shown[(history.shown["owner"] == "own") & (history.shown["kind"] == "ticket")]
+    rate = evidence.rate(int(owners["id"].isin(own["recipient"]).sum()), len(owners))
     checks = {check.name for check in history.plans[0].scenario.checks}
     minimum = gate.min_echo if own_answer.CHECK in checks else 0.0
     return _held("tickets", rate, minimum, "answers show their own ticket")
-
-
-def _own(history: History, owners: pd.DataFrame, kind: str) -> Rate:
-    matches = history.shown
-    own = matches[(matches["owner"] == "own") & (matches["kind"] == kind)]
-    return evidence.rate(int(owners["id"].isin(own["recipient"]).sum()), len(owners))
 
 
 def _overlap(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
