@@ -50,8 +50,8 @@ _CORRUPTION = {
     "changed-answer": "the same requests keep their ticket under one condition and lose it under "
     "another, over more windows than chance allows",
     "foreign-parameters": "sampling parameters of other requests shape answers",
-    "diverted-answer": "the passphrases of companions change answers, confirmed by replay of {number} "
-    "of them with the same companions and with neutral ones",
+    "diverted-answer": "what companions say changes answers, confirmed by replay of {number} of "
+    "them among the same companions and among others",
 }
 _FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
 
