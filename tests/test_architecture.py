@@ -17,7 +17,7 @@ LAYERS = [
     {"history"},
     {"backends", "traffic", "checks"},
     {"scenario", "runner", "analyzer", "report", "survey", "embedded", "session", "certify"},
-    {"experiment", "progress", "selftest"},
+    {"experiment", "planning", "progress", "selftest"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

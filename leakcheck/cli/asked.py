@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NUMBER = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(%?)", re.ASCII)
+SMOKE = 0.05
+"""The leak rate that --smoke is content to exclude."""
 SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
 """Values of [load] that have a flag of their own."""
 
@@ -155,6 +157,7 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """Dotted keys of scenario files and what the flags put in their place."""
     found = {f"load.{name}": getattr(arguments, name) for name in SHORTCUTS}
     chosen = {key: value for key, value in found.items() if value is not None}
+    chosen |= _gate(arguments)
     for text in arguments.set:
         key, equals, value = text.partition("=")
         if not (key and equals):
@@ -163,4 +166,20 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
             chosen[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             chosen[key] = value
+    return chosen
+
+
+def _gate(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What --detect, --alpha and --smoke put in place of values of [gate]."""
+    if not hasattr(arguments, "smoke"):  # a command that has no gate
+        return {}
+    if arguments.smoke and arguments.detect is not None:
+        raise UsageError("--smoke and --detect exclude each other: --smoke is --detect 5%")
+    chosen: dict[str, Any] = {}
+    if arguments.smoke:
+        chosen["gate.detect"] = SMOKE
+    if arguments.detect is not None:
+        chosen["gate.detect"] = percent("--detect", arguments.detect)
+    if arguments.alpha is not None:
+        chosen["gate.alpha"] = percent("--alpha", arguments.alpha)
     return chosen

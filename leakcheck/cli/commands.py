@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from leakcheck.cli import asked
+from leakcheck.cli import asked, bills
 from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
@@ -34,6 +34,28 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(sys.stderr) as watch:
         result, folder = experiment.run(options, watch)
     return _show(result, folder)
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Say what it takes to see a leak of a given rate, or to exclude it; send nothing."""
+    import shutil  # noqa: PLC0415 - only a screen needs the terminal's size
+
+    from leakcheck import history, planning, scenario  # noqa: PLC0415 - heavy
+    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+
+    terms, folder = bills.terms(arguments), bills.like(arguments)
+    scenarios = [
+        scenario.read(path, asked.overrides(arguments)) for path in asked.paths(arguments.scenarios)
+    ]
+    with progress(sys.stderr) as watch:
+        watch("plan", 0, 1)
+        run = None if folder is None else history.read(folder)
+        result = planning.bills(scenarios, terms, run=run)
+        watch("plan", 1, 1)
+    origin = None if folder is None or run is None else (folder, run.provenance)
+    width = shutil.get_terminal_size((100, 40)).columns
+    print(bills.render(result, terms, origin, width), end="")
+    return 0
 
 
 def words(arguments: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     its.add_argument("--version", action="version", version=f"leakcheck {__version__}")
     its_commands = its.add_subparsers(metavar="COMMAND", required=True)
     _run_parser(its_commands)
+    _plan_parser(its_commands)
     _words_parser(its_commands)
     _selftest_parser(its_commands)
     command = its_commands.add_parser("analyze", help="the same report again, without the target")
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(command=commands.inspect)
     command = its_commands.add_parser("validate", help="read scenario files and plan; send nothing")
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    _gate_flags(command)
     _override_flags(command)
     command.set_defaults(command=commands.validate)
     command = its_commands.add_parser("list", help="what there is: " + ", ".join(commands.KINDS))
@@ -66,6 +68,27 @@ def _run_parser(its_commands: Any) -> None:
     add("--resume", metavar="RUN_DIR", type=Path, help="go on with an interrupted run")
     add("--selftest", action="store_true",
         help="first prove that leakcheck tells faults from none, else stop (4)")  # fmt: skip
+    add("--play-all", action="store_true",
+        help="play every planned window, and end no scenario early")  # fmt: skip
+    _gate_flags(command)
+    _override_flags(command)
+
+
+def _plan_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "plan", help="how many windows, requests, tokens, minutes and dollars a claim takes"
+    )
+    command.set_defaults(command=commands.plan)
+    add = command.add_argument
+    add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
+    add("--power", default="95%", metavar="SHARE",
+        help="the chance to see such a leak (default 95%%)")  # fmt: skip
+    add("--like", type=Path, metavar="RUN_DIR",
+        help="the run to take echo, tokens and speed from (default reports/latest)")  # fmt: skip
+    add("--rate", type=float, metavar="N", help="requests a second that the target answers")
+    add("--price-in", type=float, metavar="USD", help="price of a million tokens of prompts")
+    add("--price-out", type=float, metavar="USD", help="price of a million tokens of answers")
+    _gate_flags(command)
     _override_flags(command)
 
 
@@ -177,3 +200,12 @@ def _override_flags(command: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="overrides any value of the scenario files, such as gate.min_windows=20",
     )
+
+
+def _gate_flags(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--detect", metavar="RATE",
+        help="the leak rate that clean has to exclude, such as 2%% (gate.detect; default 1%%)")  # fmt: skip
+    add("--alpha", metavar="RATE",
+        help="the chance of a false leak on evidence short of a passphrase (gate.alpha)")  # fmt: skip
+    add("--smoke", action="store_true", help="the same as --detect 5%%: a fifth of the windows")
