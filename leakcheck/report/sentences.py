@@ -80,6 +80,23 @@ def certified(verdict: Verdict) -> str:
     return "none" if verdict.bound is None else percent(verdict.bound, "up")
 
 
+def settled(verdict: Verdict) -> str:
+    """Why the windows ended before their budget, with both numbers; empty where they did not."""
+    known, budget = verdict.evidence, verdict.windows_planned
+    if known is None or known.settled is None:
+        return ""
+    if known.settled == "certificate":
+        trials = verdict.leak_rate.trials
+        return f"certified {setting(known.detect)} at window {trials} of {budget}"
+    what = "leak" if known.settled == "leak" else "leak by all evidence"
+    found = [finding.window for finding in verdict.findings if finding.severity == "leak"]
+    planned = [window for window in found if window < budget]
+    if not planned:
+        return f"settled: {what}, before all {budget} windows"
+    last = min(planned) if known.settled == "leak" else max(planned)
+    return f"settled: {what} at window {last} of {budget}"
+
+
 def exposure_in_brief(exposure: Exposure) -> str:
     """One exposure in a few words: "echo 798/800", "echo 3/400 (too little, at least 50 %)"."""
     name = exposure.name.replace("-", " ").replace("_", " ")
@@ -91,8 +108,14 @@ def exposure_in_brief(exposure: Exposure) -> str:
 
 
 def exposures_in_brief(verdict: Verdict) -> list[str]:
-    """All of them; windows only where they are too few, for the leak rate counts them already."""
-    shown = [e for e in verdict.exposure if e.name != "windows" or e.enough is False]
+    """All of them; windows only where too few of them leave it open, for the leak rate counts them
+    already; where nothing was answered, that alone.
+    """
+    answered = [e for e in verdict.exposure if e.name == "answered"]
+    if answered and isinstance(answered[0].measured, Rate) and not answered[0].measured.events:
+        return [exposure_in_brief(answered[0])]
+    open_ = verdict.status != "leak"
+    shown = [e for e in verdict.exposure if e.name != "windows" or (open_ and e.enough is False)]
     return [exposure_in_brief(exposure) for exposure in shown] or ["exposure not measured"]
 
 
@@ -200,7 +223,7 @@ def next_steps(report: Report, folder: str = "DIR") -> list[str]:
         "leak": ["read each finding: it names source, recipient and how they overlapped"],
         "corruption": ["read each finding: it says when answers differ, and in how many windows"],
         "clean": ["keep the run folder: it proves the claim without the target"],
-        "inconclusive": ["inconclusive is not clean: raise what the reasons name and run again"],
+        "inconclusive": ["raise what the reasons name and run again"],
         "error": ["mend what the reasons name and run again"],
     }[report.status]
     again = f"leakcheck analyze {folder}"
@@ -221,7 +244,8 @@ def _of_status(report: Report, status: Status) -> list[Verdict]:
     return [verdict for verdict in report.verdicts if verdict.status == status]
 
 
-def _joined(parts: Iterable[str]) -> str:
+def joined(parts: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
     listed = list(parts)
     if len(listed) < 3:  # noqa: PLR2004 ("a and b")
         return " and ".join(listed)
@@ -229,7 +253,7 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def _leak(report: Report) -> str:
-    places = _joined(_place(verdict) for verdict in _of_status(report, "leak"))
+    places = joined(_place(verdict) for verdict in _of_status(report, "leak"))
     leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
     first = f", first {_from_to(leaks[0])}" if leaks else ""
     what = "somebody else's content stood in an answer"
@@ -273,7 +297,7 @@ def _corruption(report: Report) -> str:
         how = "were shaped by the parameters of other requests, over windows"
     elif not kinds <= {"lost-answer"}:
         how = "changed with what was sent beside or before them, over windows"
-    return f"{_joined(parts) or 'answers'} {how}, with nobody's content shown"
+    return f"{joined(parts) or 'answers'} {how}, with nobody's content shown"
 
 
 def _clean(report: Report) -> str:

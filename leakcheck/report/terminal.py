@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import sentences
+from leakcheck.report import plain_run, sentences
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
 FINDINGS = 5
@@ -60,7 +62,7 @@ def render(report: Report, *, width: int = 100, colour: bool = False, folder: st
         _environ={},
     )
     blocks = [
-        [_headline(report)],
+        [_headline(report), *_in_plain_words(report)],
         list(_scenarios(report, width)),
         list(_findings(report)),
         list(_reasons(report)),
@@ -92,6 +94,12 @@ def _headline(report: Report) -> _Line:
     return _Line(text=text.append(_shown(sentences.headline(report), 600)))
 
 
+def _in_plain_words(report: Report) -> Iterator[_Line]:
+    said = plain_run.run(report)
+    yield _Line(text=Text(said.found))
+    yield _Line(text=Text(said.means))
+
+
 def _scenarios(report: Report, width: int) -> Iterator[_Line]:
     names = [visible(clipped(verdict.scenario, _NAME)) for verdict in report.verdicts]
     column = max([len("scenario"), *map(len, names)])
@@ -112,6 +120,11 @@ def _scenarios(report: Report, width: int) -> Iterator[_Line]:
 
 
 def _rate(verdict: Verdict) -> str:
+    """Counts and interval; where the windows ended early, why instead of an interval, which would
+    not allow for having looked after every window.
+    """
+    if early := sentences.settled(verdict):
+        return f"{sentences.counts(verdict.leak_rate)} windows, {early}"
     shown = sentences.rate_of_windows(verdict.leak_rate)
     if verdict.status != "clean":
         return shown
@@ -142,13 +155,29 @@ def _finding(number: int, finding: Finding) -> Iterator[_Line]:
 
 
 def _reasons(report: Report) -> Iterator[_Line]:
+    """Why, as far as the headline does not say it; what several scenarios say alike, but for its
+    figures, is said once.
+    """
+    headline = sentences.headline(report)
+    told: dict[tuple[str, int], list[tuple[str, str]]] = {}
     for verdict in sentences.not_clean(report):
-        name = visible(clipped(verdict.scenario, _NAME))
+        forms: Counter[str] = Counter()
         for reason in verdict.reasons[:_REASONS]:
-            yield _Line(text=Text.assemble((name, "bold"), f": {_shown(reason, 400)}"), hang=2)
-        if len(verdict.reasons) > _REASONS:
-            more = len(verdict.reasons) - _REASONS
-            yield _Line(text=Text(f"  and {more} more reasons in report.html"))
+            form = re.sub(r"\d+", "0", reason)
+            told.setdefault((form, forms[form]), []).append((verdict.scenario, reason))
+            forms[form] += 1
+    for (name, reason), *others in told.values():
+        told_above = cut(reason, 400).removesuffix(".") in headline
+        if not told_above:
+            shown = visible(clipped(name, _NAME))
+            yield _Line(text=Text.assemble((shown, "bold"), f": {_shown(reason, 400)}"), hang=2)
+        if others:
+            names = ", ".join(visible(clipped(other, _NAME)) for other, _ in others)
+            yield _Line(text=Text(f"so too, but for their figures: {names}"), hang=2)
+    for verdict in sentences.not_clean(report):
+        if (more := len(verdict.reasons) - _REASONS) > 0:
+            name = visible(clipped(verdict.scenario, _NAME))
+            yield _Line(text=Text(f"{name}: {more} more reasons in report.html"), hang=2)
 
 
 def _run(report: Report) -> Iterator[_Line]:
@@ -156,8 +185,10 @@ def _run(report: Report) -> Iterator[_Line]:
     yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
     if own := sentences.selftest(report):
         yield _Line(text=Text(_shown(own, 200)), hang=2)
+    reasons = [reason for verdict in report.verdicts for reason in verdict.reasons]
     for event in report.events:
-        if event.kind != "finished":
+        told = event.detail and any(event.detail in reason for reason in reasons)
+        if event.kind not in {"finished", "settled"} and not told:
             kind = event.kind.replace("-", " ")
             yield _Line(text=Text(_shown(f"{kind}: {event.detail}", 300), "yellow"), hang=2)
 

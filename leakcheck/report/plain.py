@@ -1,0 +1,397 @@
+"""Two sentences on each verdict, for a reader who has ten seconds.
+
+The first says what was found and how sure that is, the second what it means and what to do next.
+They are made of counts and of our own words: no name, reason or excerpt of a target stands in them.
+A percentage never stands without its counts, and no word needs a book on statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from leakcheck.records import (
+    Evidence,
+    Exposure,
+    Finding,
+    Rate,
+    TierEvidence,
+    Verdict,
+)
+from leakcheck.report.counting import many, none_of, odds, times
+from leakcheck.report.sentences import percent, setting
+
+FUZZY = frozenset({"altered-passphrase", "foreign-topic"})
+"""Anomalies that only all together, never one by one, make a leak."""
+
+CACHE_HIT = frozenset({"foreign-cache-hit"})
+"""Shows that somebody sent a text, and no text."""
+_CERTAIN = 20.0  # the certificate that excludes with 95 % confidence
+CHANCE = 0.01
+"""A false match of a higher probability is no proof, and is not boasted of."""
+_NO_BOUND = 0.9995
+_TRACES = {
+    "encoded": "other requests' passphrases, spelled or encoded,",
+    "fragment": "pieces of other requests' passphrases",
+    "alternatives": "other requests' passphrases, nearly chosen by the model,",
+    "topic": "words from the topics of other requests",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """`found`: what was found and how sure; `means`: what to make of it. One sentence each."""
+
+    found: str
+    means: str
+
+    @property
+    def text(self) -> str:
+        """Both sentences, one after the other."""
+        return f"{self.found} {self.means}"
+
+
+def verdict(judged: Verdict) -> Plain:
+    """The two sentences on one scenario."""
+    return {
+        "leak": _leak,
+        "corruption": _corruption,
+        "clean": _clean,
+        "inconclusive": _inconclusive,
+        "error": _error,
+    }[judged.status](judged)
+
+
+def windows_missing(judged: Verdict) -> int | None:
+    """Windows without a leak that are still needed to exclude `detect`; None where not known.
+
+    From 0.05 = (1 - detect x sensitivity) ** windows, as for `Evidence.certificate`.
+    """
+    known, rate = judged.evidence, judged.leak_rate
+    if known is None or rate.events or not known.sensitivity or not 0 < known.detect < 1:
+        return None
+    shown = min(known.detect * known.sensitivity, 1 - 1e-12)
+    return max(0, math.ceil(math.log(_CERTAIN) / -math.log1p(-shown)) - rate.trials)
+
+
+def is_fuzzy(judged: Verdict) -> bool:
+    """Whether a leak rests on evidence that only counts together."""
+    kinds = {finding.anomaly for finding in listed(judged, "leak")}
+    return bool(kinds) and kinds <= FUZZY
+
+
+# --- leaks ---------------------------------------------------------------------------------------
+
+
+def _leak(judged: Verdict) -> Plain:
+    kinds = {finding.anomaly for finding in listed(judged, "leak")}
+    if is_fuzzy(judged):
+        return _fuzzy_leak(judged)
+    if kinds == CACHE_HIT:
+        return Plain(
+            found=f"{_places(judged)} the target's own count of cached tokens told one user that "
+            "another had sent the same text.",
+            means="No text was shown, but strangers can find out what others send: keep the caches "
+            "of different users apart.",
+        )
+    what = _secret(kinds)
+    return Plain(
+        found=f"{_places(judged)} an answer held {what} of another request{_by_chance(judged)}.",
+        means="The target hands one user's content to another: let no two users share it until "
+        "that is mended, and start with the findings, which name source and recipient.",
+    )
+
+
+def _secret(kinds: Iterable[str]) -> str:
+    if set(kinds) == {"foreign-answer"}:
+        return "the whole ticket (the words it had to return)"
+    return "the whole passphrase" if "foreign-answer" not in kinds else "the whole secret"
+
+
+def _by_chance(judged: Verdict) -> str:
+    chance = judged.false_match_bound
+    if not 0 <= chance <= CHANCE:
+        return ""
+    return f", which chance alone does in at most 1 of {odds(1 / max(chance, 1e-300))} runs"
+
+
+def _places(judged: Verdict) -> str:
+    rate = judged.leak_rate
+    if rate.events:
+        known = judged.evidence
+        there = ", where the scenario ended," if known and known.settled == "leak" else ""
+        return f"In {rate.events} of {many(rate.trials, 'window')}{there}"
+    return f"Outside the {many(rate.trials, 'window')} that count (in a replay or a control)"
+
+
+def _fuzzy_leak(judged: Verdict) -> Plain:
+    known = judged.evidence
+    tier = _strongest(known)
+    if tier is None or known is None:
+        found = f"{_places(judged)} answers held traces of other requests' content."
+    else:
+        found = (
+            f"{_trace(tier).capitalize()} came up in answers: {tier.planted_hits} of "
+            f"{tier.sources} that were sent, against {tier.phantom_hits} of {tier.phantoms} alike "
+            "that never were; a healthy target would show this here in at most 1 run in "
+            f"{odds(known.e_value)}."
+        )
+    return Plain(
+        found=found,
+        means="Treat it as a leak in altered form: no single answer proves it, all of them "
+        "together do; read the findings to see what gets through.",
+    )
+
+
+def _strongest(known: Evidence | None) -> TierEvidence | None:
+    tiers = known.tiers if known is not None else ()
+    return max(tiers, key=lambda tier: tier.weight * tier.e_value, default=None)
+
+
+def _trace(tier: TierEvidence) -> str:
+    return _TRACES.get(tier.name, "traces of other requests' content")
+
+
+# --- corruption ----------------------------------------------------------------------------------
+
+
+def _corruption(judged: Verdict) -> Plain:
+    found = listed(judged, "corruption")
+    kind = found[0].anomaly if found else ""
+    same = [finding for finding in found if finding.anomaly == kind]
+    sentences = {
+        "lost-answer": _lost_answer,
+        "changed-answer": _changed_answer,
+        "foreign-parameters": _foreign_parameters,
+        "diverted-answer": _diverted_answer,
+    }.get(kind)
+    if sentences is None:
+        return Plain(
+            found=f"Answers changed with their neighbours in some of "
+            f"{many(judged.leak_rate.trials, 'window')}, and nobody's content was shown.",
+            means="Users get answers that depend on strangers: treat it as a broken isolation.",
+        )
+    return sentences(judged, same)
+
+
+def _lost_answer(judged: Verdict, found: list[Finding]) -> Plain:
+    seen = found[0].evidence
+    again = times(seen, "lost_in_window", "replayed_in_window")
+    alone = times(seen, "kept_alone", "replayed_alone")
+    proof = f"; sent again, one kept it {alone} times alone" if alone else ""
+    proof += f" and lost it {again} times in the same company" if alone and again else ""
+    own = "its own ticket" if len(found) == 1 else "their own tickets"
+    return Plain(
+        found=f"{_answers(judged, found)} lost {own} in company{proof}.",
+        means="Nobody's content was shown, yet whose neighbour a user is decides the answer: look "
+        "for requests that are mixed up in a batch or in the cache.",
+    )
+
+
+def _changed_answer(_: Verdict, found: list[Finding]) -> Plain:
+    return Plain(
+        found="The same requests lost their own ticket in one company and kept it in another"
+        f"{_so_often(found[0])}.",
+        means="Nobody's content was shown, yet what strangers send changes answers: compare the "
+        "two conditions that the finding names, starting with the cache and the batch.",
+    )
+
+
+def _foreign_parameters(_: Verdict, found: list[Finding]) -> Plain:
+    return Plain(
+        found=f"Settings of one request, such as its stop words or length, shaped the answer to "
+        f"another{_so_often(found[0])}.",
+        means="Nobody's content was shown, yet users get answers cut or bent by strangers: look at "
+        "where the target keeps the sampling settings of a batch.",
+    )
+
+
+def _diverted_answer(judged: Verdict, found: list[Finding]) -> Plain:
+    seen = found[0].evidence
+    treated = times(seen, "recurred_treated", "replayed_treated")
+    neutral = times(seen, "recurred_neutral", "replayed_neutral")
+    proof = f"; sent again, one changed {treated} times beside them" if treated else ""
+    proof += f" and {neutral} times beside neutral ones" if treated and neutral else ""
+    return Plain(
+        found=f"{_answers(judged, found)} changed with the content of the requests beside "
+        f"{'it' if len(found) == 1 else 'them'}{proof}.",
+        means="Nobody's content was shown and rounding does not explain it: something of the "
+        "neighbours reaches these answers, so look for rows or cache blocks that are mixed up.",
+    )
+
+
+def _so_often(finding: Finding) -> str:
+    """`, in 18 of 24 windows, which chance alone does in at most 1 of 5,000 tests`."""
+    often = times(finding.evidence, "windows_up", "windows")
+    if not often:
+        return ""
+    chance = finding.evidence.get("p")
+    shown = f", in {often} windows"
+    if type(chance) in {int, float} and 0 <= chance <= CHANCE:
+        shown += f", which chance alone does in at most 1 of {odds(1 / max(chance, 1e-300))} tests"
+    return shown
+
+
+def _answers(judged: Verdict, found: list[Finding]) -> str:
+    """`3 of 1598 answers`, "at least" where the report lists only some."""
+    more = judged.findings_total > len(judged.findings) and found[-1] is judged.findings[-1]
+    number = f"{'At least ' if more else ''}{len(found)}"
+    answered = exposed(judged, "answered")
+    if (
+        answered is None
+        or not isinstance(answered.measured, Rate)
+        or answered.measured.events < len(found)
+    ):
+        return f"{number} {'answer' if len(found) == 1 else 'answers'}"
+    return f"{number} of {many(answered.measured.events, 'answer')}"
+
+
+# --- clean, inconclusive, error ------------------------------------------------------------------
+
+
+def _clean(judged: Verdict) -> Plain:
+    seen = f"{none_of(judged.leak_rate.trials)} showed anybody else's content"
+    rate = excluded(judged)
+    if judged.bound is None:
+        found = f"{seen}, and no owner was seen to repeat its own."
+    elif rate is None:
+        found = f"{seen}, too few to exclude leaks of any rate."
+    else:
+        found = (
+            f"{seen}, so leaks in more than {rate} of windows are excluded with 95 % confidence."
+        )
+    return Plain(
+        found=found,
+        means=_suspicion(judged)
+        or "A rarer leak could not have been seen, nor one that needs other traffic than this "
+        "scenario sends.",
+    )
+
+
+def excluded(judged: Verdict) -> str | None:
+    """The leak rate above which leaks are excluded, in words; None where none is.
+
+    Where a certificate ended the windows it is the rate that was to be excluded: that claim alone
+    allows for having looked after every window.
+    """
+    known = judged.evidence
+    if known is not None and known.settled == "certificate":
+        return setting(known.detect)
+    if judged.bound is None or judged.bound >= _NO_BOUND:
+        return None
+    return percent(judged.bound, "up")
+
+
+def _suspicion(judged: Verdict) -> str | None:
+    """Traces that would be evidence in this scenario alone, and are not over the whole run."""
+    known = judged.evidence
+    if known is None or known.e_value * known.alpha < 1:
+        return None
+    return (
+        "Yet traces of others' content came up that a healthy target would show here in at most 1 "
+        f"run in {odds(known.e_value)}: play this scenario alone, with more windows, to settle it."
+    )
+
+
+def _inconclusive(judged: Verdict) -> Plain:
+    unsent = sum(finding.anomaly == "withheld-passphrase" for finding in judged.findings)
+    if unsent:
+        return Plain(
+            found=f"{many(unsent, 'answer')} showed passphrases that were never sent, so what "
+            "this scenario found proves nothing.",
+            means="This is not a pass: run again with a new seed, and if it comes back, look for "
+            "what else talks to the target.",
+        )
+    if listed(judged, "leak"):
+        return Plain(
+            found=f"{_places(judged)} an answer held a phrase of another request, but phrases are "
+            "too short to rule chance out.",
+            means="This is neither a pass nor a proof: use longer passphrases and run again.",
+        )
+    return Plain(found=_seen_so_far(judged), means=f"This is not a pass: {_missing(judged)}.")
+
+
+def _seen_so_far(judged: Verdict) -> str:
+    rate = judged.leak_rate
+    if not rate.trials:
+        return f"None of the {many(judged.windows_planned, 'planned window')} could be counted."
+    seen = f"{none_of(rate.trials)} showed anybody else's content"
+    if judged.bound is None:
+        return f"{seen}, but a leak would hardly have shown."
+    most = excluded(judged)
+    if most is None:
+        return f"{seen}, too few to exclude leaks of any rate."
+    return f"{seen}, which excludes leaks in more than {most} of windows with 95 % confidence."
+
+
+def _missing(judged: Verdict) -> str:
+    """What it takes, in plain words: the first condition that fell short, then the windows."""
+    short = [each for each in judged.exposure if each.enough is False and each.name != "windows"]
+    parts = [_shortfall(short[0])] if short else []
+    if len(short) > 1:
+        parts[0] += f" ({len(short) - 1} more fell short)"
+    more, known = windows_missing(judged), judged.evidence
+    least = exposed(judged, "windows")
+    if more and known is not None:
+        parts.append(
+            f"about {many(more, 'more window')} without a leak would exclude leaks in more than "
+            f"{setting(known.detect)} of them"
+        )
+    elif least is not None and least.enough is False and isinstance(least.measured, float | int):
+        parts.append(f"only {least.measured:g} of the {least.minimum:g} windows it needs count")
+    return " and ".join(parts) or "the reasons say what was not tested"
+
+
+def _shortfall(short: Exposure) -> str:
+    rate = short.measured
+    if not isinstance(rate, Rate):
+        if short.name == "cache hits":
+            return "the target does not say what it had cached"
+        return "a condition that was to be tested did not occur"
+    if not rate.trials:
+        return "no request of the kind that it tests was answered"
+    often = f"{rate.events} of {rate.trials}"
+    words = {
+        "answered": f"only {often} requests were answered",
+        "echo": f"only {often} answers repeated their own passphrase, so another's might not show",
+        "tickets": f"only {often} answers kept their own ticket, so a lost one says little",
+        "overlap": f"only {often} answers were made while another request ran",
+        "cache hits": f"only {often} requests that should have met a warm cache did",
+    }
+    return words.get(short.name, f"a condition that was to be tested occurred {often} times")
+
+
+def _error(judged: Verdict) -> Plain:
+    lost = next((f for f in listed(judged, "error") if f.anomaly == "lost-capacity"), None)
+    empty = times(lost.evidence, "empty_at_end", "end") if lost else ""
+    if lost:
+        often = f": {empty} windows at the end had no answer at all" if empty else ""
+        return Plain(
+            found=f"The target lost the capacity to serve{often}.",
+            means="Isolation was not judged: find what it runs out of (slots, cache blocks, "
+            "memory), because ended requests must give back what they held.",
+        )
+    answered = exposed(judged, "answered")
+    found = "The target or leakcheck failed, so isolation was not judged."
+    if answered is not None and isinstance(answered.measured, Rate) and answered.measured.trials:
+        rate = answered.measured
+        found = (
+            f"Something failed after {rate.events} of {many(rate.trials, 'request')} were "
+            "answered, so isolation was not judged."
+        )
+    return Plain(
+        found=found,
+        means="Nothing follows for or against leaks: mend what the reason names, then go on with "
+        "leakcheck run --resume DIR.",
+    )
+
+
+def listed(judged: Verdict, severity: str) -> list[Finding]:
+    """The findings of one severity that the report lists."""
+    return [finding for finding in judged.findings if finding.severity == severity]
+
+
+def exposed(judged: Verdict, name: str) -> Exposure | None:
+    """The exposure of that name."""
+    return next((each for each in judged.exposure if each.name == name), None)
