@@ -118,8 +118,9 @@ class DoseResponse:
     """log(-log(1 - p)) = intercept + slope * log(level - 1), as fitted.
 
     `slope` near 1: each companion adds the same hazard exp(intercept), independently; near 2:
-    pairs of companions matter; at its limit of 20, a jump (a capacity was exceeded).
-    `slope_error` is the standard error, of the observed information; None where it has none.
+    pairs of companions matter; near its limit of 20, a jump (a capacity was exceeded).
+    `slope_error` is the standard error, of the observed information; None where the counts leave
+    the slope open, as at a jump.
     """
 
     intercept: float
@@ -168,8 +169,9 @@ def dose_response(levels: ArrayLike, events: ArrayLike, trials: ArrayLike) -> Do
     bounds = [(None, None), (-_STEEPEST, _STEEPEST)]
     found = optimize.minimize(loss, [start, 0.0], jac=True, method="L-BFGS-B", bounds=bounds)
     level, slope = (float(each) for each in found.x)
-    error = None if abs(slope) >= _STEEPEST else _slope_error(loss, found.x)
-    return DoseResponse(intercept=level - slope * centre, slope=slope, slope_error=error)
+    return DoseResponse(
+        intercept=level - slope * centre, slope=slope, slope_error=_slope_error(loss, found.x)
+    )
 
 
 def not_monotone(
@@ -228,7 +230,7 @@ def _slope_error(
     rows = [(loss(at + step * e)[1] - loss(at - step * e)[1]) / (2 * step) for e in np.eye(2)]
     (a, b), (c, d) = rows
     spread = a / (a * d - b * c) if a * d - b * c > 0 else -1.0
-    return float(np.sqrt(spread)) if spread > 0 else None
+    return float(np.sqrt(spread)) if 0 < spread < _STEEPEST**2 else None
 
 
 def _never_falling(rates: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:

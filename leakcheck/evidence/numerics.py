@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 FLOOR_BF16 = 1.0
 """Least gap, in nats, that is no rounding of bfloat16, and where the type is unknown: four times
@@ -22,6 +23,8 @@ _BF16_FINEST = 2.0**-5
 _POSITIONS = 50
 _SHARE = 0.95
 _TOLERANCE = 1e-3
+_MARGIN = 8
+_DECIMALS = (0.01, 0.001)
 _QUANTA, _NULL_GAPS = 8, 3
 
 
@@ -32,19 +35,24 @@ def quantum(gaps: Sequence[Sequence[float]]) -> float | None:
     from any of them): the differences of two are differences of logits. The step is the largest
     2 ** -j, j from 1 to 10, such that at least 95 % of the pairwise differences lie within 0.001 of
     a multiple, and within an eighth of the step: the interval must not be hit by chance alone, as
-    it would be in at most a quarter of the cases. Differences of nothing (ties) fit any step and
-    say nothing. None below 50 positions with a difference, and for float32 or values that were
-    altered on the way. bfloat16 rounds a logit between 16 and 32 to 0.125, float16 to 0.0156.
+    it would be in at most a quarter of the cases; nor is a step looked for that is less than eight
+    units of the last decimal, where all values have two or three. Differences of nothing (ties) fit
+    any step and say nothing. None below 50 positions with a difference, and for float32 or values
+    that were altered on the way. bfloat16 rounds a logit between 16 and 32 to 0.125, float16 to
+    0.0156.
     """
     found = [_differences(position) for position in gaps]
     useful = [each for each in found if len(each)]
     if len(useful) < _POSITIONS:
         return None
     differences = np.concatenate(useful)
+    values = np.concatenate([np.asarray(position, dtype=float) for position in gaps])
+    values = values[np.isfinite(values)]
+    unit = next((unit for unit in _DECIMALS if _near(values, unit, unit / 100).all()), 0.0)
     for j in range(_COARSEST, _FINEST + 1):
         step = 2.0**-j
-        away = np.abs(differences - step * np.round(differences / step))
-        if float(np.mean(away <= min(_TOLERANCE, step / 8))) >= _SHARE:
+        near = _near(differences, step, min(_TOLERANCE, step / _MARGIN))
+        if step >= _MARGIN * unit and float(near.mean()) >= _SHARE:
             return step
     return None
 
@@ -77,6 +85,11 @@ def gap_threshold(
         if not value >= 0:
             raise ValueError(f"{name} is {value}; it must not be negative")
     return max(_QUANTA * values["quantum"], _NULL_GAPS * values["largest_null_gap"], floor)
+
+
+def _near(values: NDArray[np.float64], step: float, tolerance: float) -> NDArray[np.bool_]:
+    away = np.abs(values - step * np.round(values / step))
+    return np.asarray(away <= tolerance)
 
 
 def _differences(position: Sequence[float]) -> list[float]:

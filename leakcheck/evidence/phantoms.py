@@ -24,9 +24,9 @@ def phantom_bets(shown: Iterable[Shown], *, sources: int) -> tuple[float, ...]:
     Of a source with F > 0 of K candidates showing, (1 - stake) + stake * [planted shows] * K / F:
     its mean is exactly 1 over the K equally likely places of the planted one. A source of which
     nothing shows is not bet on: F does not say which one is planted, and so it costs nothing.
-    `shown` holds the sources of the window with any hit; the mean is taken over all `sources` of
-    it, which keeps it an e-value under any dependence within the window. Raises ValueError for
-    counts that cannot be, and for more entries than `sources`.
+    `shown` holds the sources of the window with any hit (those without may be left out); the mean
+    is taken over all `sources` of it, which keeps it an e-value under any dependence within the
+    window. Raises ValueError for counts that cannot be, and for more entries than `sources`.
     """
     gains = [_gain(each) for each in shown]
     if sources < max(1, len(gains)):
@@ -82,14 +82,15 @@ def poisson_binomial_tail(probabilities: Sequence[float], events: int) -> float:
 def _gain(entry: Shown) -> float:
     _require(entry)
     planted, count, candidates = entry
+    if not count:
+        return 0.0
     return candidates / count - 1 if planted else -1.0
 
 
 def _require(entry: Shown) -> None:
     planted, count, candidates = entry
-    if not 1 <= count <= candidates or (planted and count < 1):
+    if not planted <= count <= candidates - (not planted):
+        does = "shows" if planted else "does not show"
         raise ValueError(
-            f"{count} of {candidates} candidates show; it must be at least 1 and at most all"
+            f"{count} of {candidates} candidates show, the planted one {does}; it counts as one"
         )
-    if not planted and count == candidates:
-        raise ValueError(f"all {candidates} candidates show but not the planted one; it is one")

@@ -25,7 +25,9 @@ def certificate(trials: int, leaks: int, detect: float) -> float:
     (1 - detect) ** -trials while nothing leaked, else 0: the likelihood ratio of "never" to
     `detect`, and smaller to any higher rate. It crosses 1 / alpha exactly where the one-sided
     Clopper-Pearson bound of no event falls to `detect` (299 trials for 1 %), with free looks
-    before. At most 1e300. Raises ValueError unless 0 <= leaks <= trials and 0 < detect < 1.
+    before. `detect` may be what is to be excluded times a `running_lower_bound` of the share of
+    leaks that would show: what may go wrong are the two errors together. At most 1e300. Raises
+    ValueError unless 0 <= leaks <= trials and 0 < detect < 1.
     """
     require_counts(leaks, trials)
     require_share("detect", detect)
@@ -37,8 +39,8 @@ def certificate_mixture(trials: int, leaks: int, detect: float) -> float:
 
     Half the evidence is bet on "never", half on a rate drawn from Beta(1/2, 1 / (2 detect)) *cut
     off at `detect`*: without the cut it would certify almost every target that leaks in several
-    times `detect` of its windows, as their rate is in the prior too. It takes 20 of 326 clean
-    windows for 1 % (the bet on "never" alone: 367). At most 1e300. Raises ValueError unless
+    times `detect` of its windows, as their rate is in the prior too. It reaches 20 after
+    325 clean windows for 1 %, and after 743 with one leak. At most 1e300. Raises ValueError unless
     0 <= leaks <= trials and 0 < detect < 1.
     """
     require_counts(leaks, trials)
@@ -135,11 +137,12 @@ def shiryaev_roberts(values: Iterable[float], start: float = 0.0) -> tuple[float
 def cusum(values: Iterable[float], start: float = 0.0) -> tuple[float, ...]:
     """Page's CUSUM after each of `values`: C = max(0, C + ln(value)), in nats.
 
-    Page (Biometrika 41, 1954). exp(C) is the largest product of the values since some step, thus
-    never above 1 + the e-SR detector: the mean number of steps to a false alarm "C >= ln(A)" is at
-    least A - 1 (Lorden, 1971, has A for a start at 0 of independent values), and an alarm comes
-    within m steps with a chance of at most m / A. `start` is the last C of a state that goes on.
-    Raises ValueError for a value that is negative or not a number, and for a negative start.
+    Page (Biometrika 41, 1954). exp(C) is the largest product of the values since some step, or 1,
+    and `shiryaev_roberts` the sum of these products: where C reaches ln(A) > 0, R has reached A. So
+    its guarantees hold here too: the mean number of steps to a false alarm "C >= ln(A)" is at least
+    A, and an alarm comes within m steps with a chance of at most m / A. `start` is the last C of a
+    state that goes on. Raises ValueError for a value that is negative or not a number, and for a
+    negative start.
     """
     require_e_value(start)
     path: list[float] = []
