@@ -16,8 +16,9 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from leakcheck.records import Curve, Finding, Rate, Report, Scenario
-from leakcheck.report import plots, sentences
+from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Verdict
+from leakcheck.report import plain as plain_words
+from leakcheck.report import plain_run, plots, sentences
 from leakcheck.report.untrusted import cut, excerpt, plain, visible
 
 FINDINGS_OPEN = 6
@@ -50,6 +51,7 @@ def render(report: Report) -> str:
         style=Markup(style),  # noqa: S704 (our own file)
         policy=policy,
         headline=sentences.headline(report),
+        said=plain_run.run(report),
         findings=findings,
         findings_open=FINDINGS_OPEN,
         findings_rest=grave - len(findings),
@@ -57,7 +59,6 @@ def render(report: Report) -> str:
         notes_total=total - grave,
         scale=plots.scale_of([verdict.leak_rate for verdict in report.verdicts]),
         curves=_curves(report),
-        not_clean=sentences.not_clean(report),
         provenance=_provenance(report),
         scenarios={scenario.name: scenario for scenario in report.provenance.scenarios},
         next_steps=sentences.next_steps(report),
@@ -81,6 +82,7 @@ def _environment() -> Environment:
         "whisker": plots.whisker,
         "chart": plots.chart,
         "heat_map": plots.heat_map,
+        "gauge": plots.gauge,
         "timeline": _timeline,
     }
     environment.globals |= {name: _safe(picture) for name, picture in pictures.items()}
@@ -92,6 +94,9 @@ def _environment() -> Environment:
         "overlap": lambda times: plots.how_they_overlapped(*_spans(times)),
         "evidence": _evidence,
         "load_of": _load,
+        "in_words": plain_words.verdict,
+        "figures": _figures,
+        "most_evidence": _most_evidence,
         "excerpt": excerpt,
         "plain": plain,
         "is_number": _is_number,
@@ -101,6 +106,8 @@ def _environment() -> Environment:
         "setting": sentences.setting,
         "at_most": lambda value: sentences.percent(value, "up"),
         "counts": sentences.counts,
+        "settled": sentences.settled,
+        "amount": lambda value: f"{value:.3g}",
         "interval": lambda rate: sentences.interval(rate, "–"),  # noqa: RUF001 (an interval's dash)
         "certified": sentences.certified,
         "in_brief": sentences.exposures_in_brief,
@@ -171,6 +178,34 @@ def _evidence(finding: Finding) -> dict[str, str]:
         if name not in _TIMES or _times(finding) is None
     }
     return {"check": finding.check, **shown}
+
+
+def _figures(verdict: Verdict) -> dict[str, str]:
+    """How sure the verdict is, as figures with what they are held against."""
+    shown = {
+        "trials": f"{verdict.leak_rate.trials} of {verdict.windows_planned} planned windows",
+        "chance of any accidental passphrase": f"at most {verdict.false_match_bound:.1e}",
+    }
+    known = verdict.evidence
+    if known is None:
+        return shown | {"evidence": "not weighed by the version that judged this"}
+    part = "nothing was echoed"
+    if known.sensitivity is not None:
+        part = f"{known.sensitivity:.3g} (lower bound of echo, times the share that was asked)"
+    return shown | {
+        "windows ended": sentences.settled(verdict) or "not by evidence",
+        "part of leaking windows that would show it": part,
+        "evidence of altered content (e-value)": f"{known.e_value:.3g}, {1 / known.alpha:.3g} make "
+        "a leak; 1 says nothing",
+        f"certificate against leaks in {sentences.setting(known.detect)} of windows (e-value)": (
+            f"{known.certificate:.3g}, 20 exclude them with 95 % confidence"
+        ),
+    }
+
+
+def _most_evidence(known: Evidence) -> float:
+    """The end of the axis on which the evidence of all tiers is drawn."""
+    return max(10 / known.alpha, known.e_value, *(tier.e_value for tier in known.tiers))
 
 
 def _load(scenario: Scenario) -> dict[str, str]:

@@ -228,7 +228,7 @@ def _so_often(finding: Finding) -> str:
         return ""
     chance = finding.evidence.get("p")
     shown = f", in {often} windows"
-    if type(chance) in {int, float} and 0 <= chance <= CHANCE:
+    if isinstance(chance, float | int) and 0 <= chance <= CHANCE:
         shown += f", which chance alone does in at most 1 of {odds(1 / max(chance, 1e-300))} tests"
     return shown
 

@@ -5,6 +5,7 @@ Every text goes through the XML writer and `visible`, so nothing a target said c
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -57,6 +58,25 @@ def whisker(rate: Rate, scale: float) -> str:
         _line(svg, "span", (low, 4), (low, 12))
         _line(svg, "span", (high, 4), (high, 12))
         _line(svg, "point" if rate.events else "point none", (value, 8), (value, 8))
+    return _write(svg)
+
+
+def gauge(e_value: float, needed: float, most: float) -> str:
+    """Evidence on a logarithmic axis 0.1..`most`: a point, a tick at 1 (says nothing), and a line
+    at `needed`, as wide as its cell.
+    """
+    svg = _svg("gauge", 100, 16, preserveAspectRatio="none", role="img")
+    _title(svg, f"{e_value:.3g} of {needed:.3g} needed; 1 says nothing")
+    span = math.log10(most) + 1
+
+    def at(value: float) -> float:
+        return 100 * (math.log10(min(max(value, 0.1), most)) + 1) / span
+
+    _line(svg, "axis", (0, 8), (100, 8))
+    _line(svg, "axis", (at(1), 5), (at(1), 11))
+    _line(svg, "span", (at(needed), 2), (at(needed), 14))
+    point = "point" if e_value >= needed else "point none"
+    _line(svg, point, (at(e_value), 8), (at(e_value), 8))
     return _write(svg)
 
 
