@@ -25,7 +25,7 @@ from leakcheck.errors import UsageError
 from leakcheck.folding import fold
 from leakcheck.records import Passphrase, Plan, Request, Style
 
-FALSE_MATCH_LIMIT = 1e-9
+FALSE_MATCH_LIMIT = 1e-7
 """The largest chance of a false match in a run that `require_entropy` lets pass."""
 CHARS_PER_TOKEN = 8
 """Letters and digits planned for per generated token: twice what is usual."""

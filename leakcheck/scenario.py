@@ -33,7 +33,7 @@ from leakcheck.traffic import Window
 _TABLES = ("load", "traffic", "checks", "gate")
 _TOP = ("schema", "name", "version", "summary", "catches", *_TABLES)
 _SHARES = ("control", "min_echo", "min_overlap", "min_cache_hits")
-_CHANCES = ("detect", "alpha")
+_CHANCES = {"detect": 1, "alpha": 0.5}
 _AT_LEAST = {"phantoms": 0, "retries": 0, "timeout_s": 0.001}
 _AT_MOST = {
     "windows": 100_000,
@@ -200,9 +200,10 @@ def _record(kind: type[T], table: Mapping[str, Any], path: Path, where: str) -> 
             )
         least = 0 if key in (*_SHARES, *_CHANCES) else _AT_LEAST.get(key, 1)
         most = _AT_MOST.get(key, 1)
-        if key in _CHANCES and not 0 < value < 1:
+        if key in _CHANCES and not 0 < value <= _CHANCES[key]:
             raise ScenarioError(
-                f"{path}: {where}.{key}: {value} is out of range; use a fraction between 0 and 1"
+                f"{path}: {where}.{key}: {value} is out of range; use a fraction above 0, at most "
+                f"{_CHANCES[key]}"
             )
         if not least <= value <= most:
             right = "a fraction from 0 to 1" if key in _SHARES else f"{least} to {most}"

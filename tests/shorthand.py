@@ -182,7 +182,7 @@ def _scenario(name: str, checks: tuple[str, ...], gate: Gate | None, load: Load 
         load=load or Load(windows=1, phantoms=20),
         traffic=PlugIn(name="concurrent"),
         checks=tuple(PlugIn(name=check) for check in checks),
-        gate=gate or Gate(min_windows=1, min_echo=0.0, min_overlap=0.0),
+        gate=gate or Gate(detect=1.0, min_windows=1, min_echo=0.0, min_overlap=0.0),
         digest="0" * 64,
         path="tiny.toml",
     )

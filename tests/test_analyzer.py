@@ -55,7 +55,7 @@ def test_a_run_that_shows_nothing_foreign_and_everything_asked_for_is_clean():
 
 @pytest.mark.parametrize("line", [LEAK, "a> b> a=aA b=a", "a> b> b=bA", "a> a=aA | b> b=bA"])
 def test_somebody_elses_content_is_a_leak_whatever_is_missing(line):
-    gate = Gate(min_windows=1000, min_echo=1.0)
+    gate = Gate(detect=1.0, min_windows=1000, min_echo=1.0)
     report = analyzer.analyze(history(line, gate=gate, events=(interrupted(),)))
     assert (report.status, report.exit_code) == ("leak", 1)
     assert "b (tenant t01" in report.verdicts[0].reasons[1]
@@ -101,8 +101,7 @@ def test_the_rate_of_the_planted_arm_does_not_depend_on_what_the_control_arm_sho
 
 def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
     found = verdict(history("a> b> a=aA b=bB | c> d> c=cC d=dD | e> f> e=eE f=fF"))
-    echo = next(e for e in found.exposure if e.name == "echo").measured
-    assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / echo.lower))
+    assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / sensitivity(found)))
     assert verdict(history("a> b> a=a b=b")).bound is None
 
 
@@ -110,20 +109,38 @@ def test_the_bound_grows_with_the_recipients_that_nobody_asked():
     line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}" for x, y in pairs_of(20))
     neutral = {y: {"ask": "neutral", "passphrase": None} for _, y in pairs_of(20)}
     found = verdict(history(line, changes=neutral))
-    echo = next(e for e in found.exposure if e.name == "echo").measured
-    assert found.bound == pytest.approx(found.leak_rate.upper / (echo.lower * 0.5))
+    assert found.bound == pytest.approx(found.leak_rate.upper / (sensitivity(found) * 0.5))
     assert "and by the 50 % of answered recipients that were asked" in found.reasons[0]
-    assert "in more than 69.9 % of windows" in found.reasons[0]
+    assert "in more than 97.7 % of windows" in found.reasons[0]
 
 
-def test_too_few_windows_come_with_how_many_would_do():
-    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
-    found = verdict(history(line, gate=Gate(min_windows=60)))
+def sensitivity(found):
+    """The part of leaking windows that would show it, counted again from the exposure."""
     echo = next(e for e in found.exposure if e.name == "echo").measured
-    needed = evidence.windows_needed(0.05 * echo.lower)
-    assert f"{needed} windows without a leak would exclude leaks in more" in found.reasons[0]
-    assert evidence.rate(0, needed).upper / echo.lower <= 0.05
-    assert evidence.rate(0, needed - 1).upper / echo.lower > 0.05
+    return evidence.running_lower_bound(echo.events, echo.trials, 0.99)
+
+
+def test_a_bound_above_the_gate_is_inconclusive_and_says_how_many_windows_would_do():
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
+    found = verdict(history(line, gate=Gate(detect=0.05, min_windows=10)))
+    assert found.status == "inconclusive"
+    (reason,) = (text for text in found.reasons if text.startswith("the bound is too high"))
+    needed = evidence.windows_needed(0.05 * sensitivity(found))
+    assert "10 windows without a leak exclude leaks in more than" in reason
+    assert (
+        f"5 % is to be excluded: with echoes as in this run that takes {needed} windows" in reason
+    )
+    assert f"{needed - 10} more" in reason
+    assert evidence.rate(0, needed).upper / sensitivity(found) <= 0.05
+    assert evidence.rate(0, needed - 1).upper / sensitivity(found) > 0.05
+
+
+def test_a_bound_within_the_gate_is_clean():
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
+    found = verdict(history(line, gate=Gate(detect=0.5, min_windows=10)))
+    assert found.status == "clean"
+    assert found.bound <= 0.5
+    assert found.evidence.certificate >= 20
 
 
 def test_companions_and_sources_do_not_count_as_asked():
@@ -151,10 +168,14 @@ def pairs_of(count):
 @pytest.mark.parametrize(
     ("gate", "line", "reason"),
     [
-        (Gate(min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
-        (Gate(min_windows=1, min_echo=0.9), CLEAN, "echo too low: 5 of 5"),
-        (Gate(min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
-        (Gate(min_windows=1, min_echo=0.1), "a> a=aA b> b=bB", "overlap too low: 0 of 2"),
+        (Gate(detect=1.0, min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
+        (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo too low: 5 of 5"),
+        (Gate(detect=1.0, min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
+        (
+            Gate(detect=1.0, min_windows=1, min_echo=0.1),
+            "a> a=aA b> b=bB",
+            "overlap too low: 0 of 2",
+        ),
     ],
 )
 def test_what_is_missing_makes_a_run_inconclusive_in_plain_words(gate, line, reason):
@@ -183,7 +204,7 @@ def test_a_leak_of_a_phrase_that_can_be_guessed_is_no_proof():
     weak = replace(history("a.").by_id("a").passphrase, entropy_bits=20.0)
     found = verdict(history(LEAK, changes={"a": {"passphrase": weak}}))
     assert found.status == "inconclusive"
-    assert found.false_match_bound > 1e-9
+    assert found.false_match_bound > 1e-7
     assert "use longer passphrases" in found.reasons[0]
 
 
@@ -306,7 +327,7 @@ def test_a_target_that_refuses_everything_is_inconclusive():
 
 
 def test_a_target_that_answers_every_request_with_the_same_text_is_inconclusive():
-    found = verdict(history("a> b> a=_ b=_", gate=Gate(min_windows=1)))
+    found = verdict(history("a> b> a=_ b=_", gate=Gate(detect=1.0, min_windows=1)))
     assert found.status == "inconclusive"
     assert any(reason.startswith("echo too low") for reason in found.reasons)
 
@@ -323,14 +344,14 @@ def test_a_run_of_which_most_was_never_sent_is_inconclusive_and_says_so():
 def test_a_run_that_never_shows_its_tickets_is_not_clean_where_lost_ones_are_looked_for():
     line = "a> b> a=A b=B | c> d> c=_ d=_"
     changes = {n: {"replays": of, "cell": ALONE, **payload(of)} for n, of in ("ca", "db")}
-    gate = Gate(min_windows=1, min_echo=0.2, min_overlap=0.0)
+    gate = Gate(detect=1.0, min_windows=1, min_echo=0.2, min_overlap=0.0)
     found = verdict(history(line, changes=changes, gate=gate))
     assert found.status == "inconclusive"
     assert any(reason.startswith("tickets too low: 0 of 2") for reason in found.reasons)
 
 
 def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_open():
-    gate = Gate(min_windows=1, min_echo=0, min_overlap=0, min_cache_hits=0.5)
+    gate = Gate(detect=1.0, min_windows=1, min_echo=0, min_overlap=0, min_cache_hits=0.5)
     found = verdict(history(CLEAN, gate=gate))
     assert found.status == "inconclusive"
     (reason,) = found.reasons
@@ -338,7 +359,7 @@ def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_ope
 
 
 def test_a_run_that_echoes_nothing_is_never_clean_whatever_its_gate_says():
-    found = verdict(history(FIVE, gate=Gate(min_windows=1, min_echo=0, min_overlap=0)))
+    found = verdict(history(FIVE, gate=Gate(detect=1.0, min_windows=1, min_echo=0, min_overlap=0)))
     assert found.status == "inconclusive"
     (reason,) = found.reasons
     assert reason.startswith("nothing was echoed")

@@ -38,9 +38,9 @@ import numpy as np
 import pandas as pd
 
 from leakcheck import runfolder
-from leakcheck.history import scan
+from leakcheck.history import scan, settled
 from leakcheck.history.tables import Run, Timing
-from leakcheck.records import Observation, Plan, Provenance, Relation, Request, RunEvent
+from leakcheck.records import Gauges, Observation, Plan, Provenance, Relation, Request, RunEvent
 
 ANSWER_FIELDS = re.compile(r"(content|reasoning|tool)(\[\d+\])?")
 """Fields of an answer that the model itself wrote; `records.Chunk` says what there is."""
@@ -49,10 +49,13 @@ ANSWER_FIELDS = re.compile(r"(content|reasoning|tool)(\[\d+\])?")
 class History:
     """One run, or one scenario of it. The tables are described at the top of this module."""
 
-    def __init__(self, run: Run, only: str | None = None) -> None:
-        """Of the whole run, or of the scenario named `only`."""
+    def __init__(
+        self, run: Run, only: str | None = None, windows: frozenset[int] | None = None
+    ) -> None:
+        """Of the whole run, or of the scenario named `only`, or of some `windows` of that."""
         self._run = run
         self._only = only
+        self._windows = windows
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -68,6 +71,16 @@ class History:
     def events(self) -> tuple[RunEvent, ...]:
         """What befell the run, in order."""
         return self._run.events
+
+    @property
+    def budget(self) -> int:
+        """How many windows were planned, those left out of a scenario that settled included."""
+        return sum(self._run.budgets[name] for name in self.scenarios())
+
+    @property
+    def gauges(self) -> tuple[Gauges, ...]:
+        """What the target said of itself while the run lasted, in order."""
+        return self._run.gauges
 
     @property
     def torn(self) -> tuple[str, ...]:
@@ -134,6 +147,10 @@ class History:
             raise KeyError(name)
         return History(self._run, name)
 
+    def only(self, windows: Iterable[int]) -> History:
+        """The rows of some windows of one scenario; everything else stays known."""
+        return History(self._run, self._only, frozenset(windows))
+
     def by_id(self, request_id: str) -> Request:
         """The planned request, of any scenario."""
         return self._run.all_requests[self._run.position[request_id]]
@@ -185,7 +202,15 @@ class History:
         return self._run.timing(source, recipient, observation).relation
 
     def _of(self, table: pd.DataFrame) -> pd.DataFrame:
-        return table if self._only is None else table[table["scenario"] == self._only]
+        if self._only is None:
+            return table
+        mine = table[table["scenario"] == self._only]
+        if self._windows is None:
+            return mine
+        if "window" in mine:
+            return mine[mine["window"].isin(self._windows)]
+        numbers = mine["request_id"].map(self._run.window_of)
+        return mine[numbers.isin(self._windows)]
 
 
 def read(folder: Path) -> History:
@@ -198,6 +223,7 @@ def read(folder: Path) -> History:
         provenance=runfolder.read_provenance(folder),
         events=runfolder.read_events(folder),
         torn=shards.torn,
+        gauges=runfolder.read_gauges(folder),
     )
 
 
@@ -209,15 +235,23 @@ def build(
     provenance: Provenance,
     events: Iterable[RunEvent] = (),
     torn: Iterable[str] = (),
+    gauges: Iterable[Gauges] = (),
 ) -> History:
-    """A history from memory. Raises RunFolderError when plan and shards do not fit together."""
+    """A history from memory. Raises RunFolderError when plan and shards do not fit together.
+
+    Windows that a settled scenario did not play any more are left out: nobody waits for them.
+    """
+    every, sent, seen, befell = tuple(plans), tuple(invocations), tuple(observations), tuple(events)
+    started = {i.request_id for i in sent} | {o.request_id for o in seen}
     return History(
         Run(
-            plans=tuple(plans),
-            invocations=tuple(invocations),
-            observations=tuple(observations),
+            plans=tuple(settled.played(plan, started, befell) for plan in every),
+            invocations=sent,
+            observations=seen,
             provenance=provenance,
-            events=tuple(events),
+            events=befell,
             torn=tuple(torn),
+            gauges=tuple(gauges),
+            budgets={plan.scenario.name: settled.windows(plan) for plan in every},
         )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from leakcheck.errors import RunFolderError
 from leakcheck.history import overlap, scan
-from leakcheck.records import Observation, Plan, Provenance, Relation, RunEvent
+from leakcheck.records import Gauges, Observation, Plan, Provenance, Relation, RunEvent
 from leakcheck.runfolder import Invocation
 
 REQUEST_COLUMNS = (
@@ -48,11 +48,16 @@ class Run:
         provenance: Provenance,
         events: tuple[RunEvent, ...],
         torn: tuple[str, ...],
+        gauges: tuple[Gauges, ...] = (),
+        budgets: Mapping[str, int],
     ) -> None:
         """Raises RunFolderError when plan and shards do not fit together."""
         self.plans, self.provenance, self.events, self.torn = plans, provenance, events, torn
+        self.gauges = gauges
+        self.budgets = budgets
         self.all_requests = [r for plan in plans for r in plan.requests]
         self.position = {r.id: n for n, r in enumerate(self.all_requests)}
+        self.window_of = {r.id: r.window for r in self.all_requests}
         if len(self.position) != len(self.all_requests):
             raise RunFolderError("the plan has two requests with one id; every id must be unique")
         self.seen: list[Observation] = list(observations)

@@ -1,0 +1,261 @@
+"""Why a verdict is what it is: one plain sentence each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from leakcheck.analyzer import exposure, settling
+from leakcheck.analyzer.case import CACHE_HIT, FUZZY, Case, strong_tiers
+from leakcheck.analyzer.confirm import confirmations
+from leakcheck.history import History
+from leakcheck.passphrase import FALSE_MATCH_LIMIT
+from leakcheck.records import Exposure, Finding, Rate, RunEvent, Status
+
+NEARLY_NOTHING = 0.05
+"""A target that answers less than this share of what was sent has not been tested at all."""
+NO_BOUND = 0.9995
+"""A bound of as good as 100 % excludes nothing."""
+_SENTENCE_CHARS = 200
+_ECHO_HINT = (
+    " (longer answers, --max-tokens 48, another wording, --api completions, or words that this "
+    "model repeats, leakcheck words, may raise it)"
+)
+_CORRUPTION = {
+    "lost-answer": "answers lose their own ticket in company and keep it alone, confirmed by "
+    "replay of {number} of them",
+    "changed-answer": "the same requests keep their ticket under one condition and lose it under "
+    "another, over more windows than chance allows",
+    "foreign-parameters": "sampling parameters of other requests shape answers",
+    "diverted-answer": "what companions say changes answers, confirmed by replay of {number} of "
+    "them among the same companions and among others",
+}
+_FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
+
+
+def doubts(case: Case) -> list[str]:
+    """Why the foreign phrases of this run, or their absence, would prove nothing."""
+    said = []
+    unsent = sum(f.anomaly == "withheld-passphrase" for f in case.findings)
+    leaks = sum(f.anomaly not in (CACHE_HIT, *FUZZY) for f in case.having("leak"))
+    so = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
+    if unsent:
+        said.append(
+            f"THE EXPERIMENT IS BROKEN: {unsent} answers show passphrases that were never sent{so}"
+        )
+    if leaks and case.false_match_bound > FALSE_MATCH_LIMIT:
+        said.append(
+            "by chance alone a foreign phrase would show with a probability of up to "
+            f"{case.false_match_bound:.1g} (more than {FALSE_MATCH_LIMIT:g}){so}; "
+            "use longer passphrases"
+        )
+    return said
+
+
+def leak(case: Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
+    """What shows whose content, where, and the first finding; what the rate is worth."""
+    shown = {finding.recipient for finding in leaks}
+    replayed = sum(case.history.by_id(each).replays is not None for each in shown)
+    rate, elsewhere, places = case.leak_rate, case.leaks_elsewhere, []
+    if rate.events:
+        places.append(f"in {rate.events} of {rate.trials} windows")
+    if elsewhere:
+        what = "window that is no trial" if elsewhere == 1 else "windows that are no trials"
+        places.append(f"in {elsewhere} {what}")
+    if replayed:
+        what = "a replay that was" if replayed == 1 else f"{replayed} replays that were"
+        places.append(f"in {what} sent to confirm a suspicion")
+    answers = f"{len(shown)} {'answer shows' if len(shown) == 1 else 'answers show'}"
+    return (
+        f"{answers} somebody else's {_what_shows(leaks)}, {' and '.join(places)}",
+        leaks[0].explanation,
+        *_by_evidence(case, leaks),
+        *_no_estimate(case),
+    )
+
+
+def _what_shows(leaks: Sequence[Finding]) -> str:
+    kinds = {finding.anomaly for finding in leaks}
+    if kinds == {CACHE_HIT}:
+        return "text in the cache, by the count of cached tokens"
+    if kinds <= {*FUZZY}:
+        return "passphrase in part or altered, or somebody else's topic"
+    return "passphrase or ticket"
+
+
+def _by_evidence(case: Case, leaks: Sequence[Finding]) -> list[str]:
+    """Where no whole passphrase shows: the e-value, the tiers that made it, the first source."""
+    if not {finding.anomaly for finding in leaks} <= {*FUZZY}:
+        return []
+    its = case.evidence
+    tiers = [tier for tier in its.tiers if tier.name in strong_tiers(its)]
+    counts = " and ".join(
+        f"the tier {tier.name}: {tier.planted_hits} of {tier.sources} that were sent show, "
+        f"{tier.phantom_hits} of {tier.phantoms} that were not"
+        for tier in tiers
+    )
+    said = (
+        f"the e-value is {its.e_value:.3g}, {case.run_e_value:.3g} over the whole run, of at least "
+        f"{1 / its.alpha:g} needed ({counts}); where nothing leaks it gets there in at most "
+        f"{100 * its.alpha:g} % of runs; the first source is {leaks[0].source}"
+    )
+    return [said]
+
+
+def _no_estimate(case: Case) -> list[str]:
+    if case.evidence.settled not in ("leak", "evidence"):
+        return []
+    said = (
+        "windows were sent until the first leak showed, so the share of windows with one is no "
+        "estimate of how often it happens (--play-all measures that)"
+    )
+    return [said]
+
+
+def corruption(corruptions: Sequence[Finding]) -> tuple[str, ...]:
+    """A sentence for each kind, and the first finding of it."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in corruptions:
+        kinds.setdefault(finding.anomaly, []).append(finding)
+    reasons = []
+    for anomaly, findings in kinds.items():
+        reasons += [_CORRUPTION[anomaly].format(number=len(findings)), findings[0].explanation]
+    return tuple(reasons)
+
+
+def broken(history: History) -> tuple[Status, str] | None:
+    """What kept the scenario from being tested, and whether the target is to blame."""
+    requests = history.requests[history.requests["replays"].isna()]
+    sent = requests[requests["outcome"] != "unsent"]
+    answered, planned = int((sent["outcome"] == "ok").sum()), len(requests)
+    end = open_end(history.events)
+    if end in _FATAL and len(sent) < planned:
+        detail = next(e.detail for e in reversed(history.events) if e.kind == end)
+        text = f"{_FATAL[end]} after {answered} of {planned} requests were answered"
+        return "error", f"{text}: {_short(detail)}" if detail else text
+    if not len(sent):
+        why = ": the run was interrupted before" if end == "interrupted" else ""
+        return "inconclusive", f"none of {planned} requests was sent{why}"
+    wanted = int((sent["outcome"] != "aborted").sum())
+    if answered >= NEARLY_NOTHING * wanted:
+        return None
+    seen = history.observations
+    other = seen[~seen["outcome"].isin(["ok", "aborted"])]
+    refused = (other["outcome"] == "failed") & other["status"].notna()
+    error, times = Counter(other["error"].fillna("no reason given")).most_common(1)[0]
+    status: Status = "inconclusive" if 2 * refused.sum() > len(other) else "error"
+    verb = "refused nearly everything" if status == "inconclusive" else "answered nearly nothing"
+    return status, (
+        f"the target {verb}: {answered} of {wanted} requests were answered; "
+        f"most often ({times} times): {_short(str(error))}"
+    )
+
+
+def unfinished(history: History) -> list[str]:
+    """That the run did not come to its end, in one sentence with the reason; empty if it did."""
+    end = open_end(history.events)
+    waiting = len(confirmations(history))
+    if end is not None:
+        detail = next(e.detail for e in reversed(history.events) if e.kind == end)
+        why = _FATAL.get(end, "it was interrupted") + (f": {_short(detail)}" if detail else "")
+    elif not _finished(history.events):
+        why = "nothing says that it came to its end, so it was killed or is still running"
+    elif waiting:
+        why = "it ended before it was done"
+    else:
+        return _lost_records(history)
+    if waiting:
+        why += f"; {waiting} replays that would confirm lost answers were not sent"
+    return [f"the run did not finish: {why}"]
+
+
+def _lost_records(history: History) -> list[str]:
+    """That a finished run has no record of requests although no worker died; empty if it has."""
+    unsent = int((history.requests["outcome"] == "unsent").sum())
+    if not unsent or any(event.kind == "worker-died" for event in history.events):
+        return []
+    planned = len(history.requests)
+    what = f"no record of {unsent} of {planned} requests of a finished run: a shard is missing"
+    return [f"the run folder has {what}"]
+
+
+def _finished(events: Sequence[RunEvent]) -> bool:
+    """Whether the run came to its end, after it was resumed for the last time."""
+    kinds = [e.kind for e in events if e.kind in ("finished", "resumed")]
+    return kinds[-1:] == ["finished"]
+
+
+def open_end(events: Sequence[RunEvent]) -> str | None:
+    """The kind of event that ended the run too early, resumptions considered; None otherwise."""
+    end = None
+    for event in events:
+        if event.kind == "interrupted" or event.kind in _FATAL:
+            end = event.kind
+        elif event.kind in ("resumed", "finished"):
+            end = None
+    return end
+
+
+def shortfall(measure: Exposure) -> str:
+    """What is missing, in plain words."""
+    if measure.measured is None:
+        return f"{measure.name} not measured: {measure.text}"
+    if isinstance(measure.measured, Rate):
+        hint = _ECHO_HINT if measure.name == "echo" else ""
+        return (
+            f"{measure.name} too low: {measure.text}; "
+            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound{hint}"
+        )
+    return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
+
+
+def not_excluded(case: Case) -> str:
+    """That the windows exclude less than the gate wants, and how many more would do."""
+    rate, detect = case.leak_rate, case.evidence.detect
+    if case.bound is None or case.bound >= NO_BOUND:
+        what = f"{rate.trials} windows without a leak exclude no rate of leaks"
+    else:
+        what = (
+            f"{rate.trials} windows without a leak exclude leaks in more than "
+            f"{_percent_up(case.bound)} of windows"
+        )
+    text = f"the bound is too high: {what}; {100 * detect:g} % is to be excluded"
+    needed = settling.trials_needed(case.state, detect)
+    if needed is None or needed <= case.state.trials:
+        return text
+    more = needed - case.state.trials
+    return (
+        f"{text}: with echoes as in this run that takes {needed} windows, {more} more "
+        "(--windows sends more, --detect asks for less)"
+    )
+
+
+def clean(case: Case) -> str:
+    """That nothing showed, and what that excludes."""
+    rate = case.leak_rate
+    text = f"nobody was answered with somebody else's content in {rate.trials} windows"
+    if case.bound is None:
+        return text
+    share = 100 * exposure.asked_share(case.history)
+    how = (
+        "the bound for what shows, divided by the lower bound of the echo rate and by the "
+        f"{share:.3g} % of answered recipients that were asked for what they saw"
+    )
+    if case.bound >= NO_BOUND:
+        return f"{text}; that excludes no rate of leaks ({how}): send more windows"
+    return (
+        f"{text}; leaks in more than {_percent_up(case.bound)} of windows are excluded with 95 % "
+        f"confidence ({how})"
+    )
+
+
+def _percent_up(rate: float) -> str:
+    """A bound, rounded up to a tenth of a percent, or to a hundredth below one."""
+    digits = 1 if rate >= 0.01 else 2  # noqa: PLR2004 - one percent
+    return f"{math.ceil(rate * 10 ** (2 + digits) - 1e-9) / 10**digits:g} %"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SENTENCE_CHARS else line[: _SENTENCE_CHARS - 1] + "…"

@@ -1,0 +1,61 @@
+"""From a case to a status: what was found, then what was broken, then what was not tested."""
+
+from __future__ import annotations
+
+from leakcheck.analyzer import reasons, settling
+from leakcheck.analyzer.case import CACHE_HIT, Case
+from leakcheck.records import Finding, Status
+
+
+def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
+    """Status and reasons: what was found, then what was broken, then what was not tested."""
+    corruptions, errors = case.having("corruption"), case.having("error")
+    doubts = reasons.doubts(case)
+    leaks = leaks_of(case)
+    if leaks:
+        return "leak", reasons.leak(case, leaks)
+    if corruptions:
+        return "corruption", reasons.corruption(corruptions)
+    broken = reasons.broken(case.history)
+    if errors:
+        also = () if broken is None or broken[0] != "error" else (broken[1],)
+        return "error", (*(f.explanation for f in errors), *also)
+    if broken is not None and broken[0] == "error":
+        return "error", (broken[1],)
+    missing = [*doubts]
+    missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
+    missing += [] if broken is None else [broken[1]]
+    missing += lacking(case)
+    missing += reasons.unfinished(case.history)
+    if missing:
+        return "inconclusive", tuple(missing)
+    return "clean", (reasons.clean(case),)
+
+
+def leaks_of(case: Case) -> list[Finding]:
+    """The findings that prove a leak. What casts doubt on a foreign phrase says nothing against a
+    count of cached tokens.
+    """
+    found = case.having("leak")
+    doubts = reasons.doubts(case)
+    return [f for f in found if not doubts or f.anomaly == CACHE_HIT]
+
+
+def lacking(case: Case) -> list[str]:
+    """What was not tested, or not enough, as far as more windows could change it."""
+    missing = [reasons.shortfall(each) for each in case.exposure if each.enough is False]
+    if case.bound is None and not any(text.startswith("echo") for text in missing):
+        missing.append(
+            "nothing was echoed: no owner was answered with its own passphrase, so another's would "
+            "hardly have shown; elicit it, or use a model that can repeat it"
+        )
+    if case.bound is not None and not settling.certified(case.state, case.evidence.detect):
+        missing.append(reasons.not_excluded(case))
+    return [*missing, *case.untested]
+
+
+def settles(case: Case) -> bool:
+    """Whether the windows of a scenario may end here: what leaks does, and nothing is missing."""
+    return bool(leaks_of(case)) or not (
+        lacking(case) or reasons.doubts(case) or reasons.broken(case.history)
+    )
