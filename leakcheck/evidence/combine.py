@@ -32,7 +32,7 @@ def merge(per_window: Sequence[Sequence[float]]) -> float:
         for of_bet, factor in zip(logs, row, strict=True):
             require_e_value(factor)
             of_bet.append(math.log(factor) if factor else -math.inf)
-    return min(LARGEST, math.fsum(capped_exp(_sum(of_bet)) / bets for of_bet in logs))
+    return mean_of_exp([_sum(of_bet) for of_bet in logs])
 
 
 def weighted(e_values: Sequence[float], weights: Sequence[float]) -> float:
@@ -72,6 +72,14 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 def capped_exp(log: float) -> float:
     """The exponential of `log`, at most `LARGEST`."""
     return LARGEST if log >= math.log(LARGEST) else math.exp(log)
+
+
+def mean_of_exp(logs: Sequence[float]) -> float:
+    """The mean of the exponentials of `logs`, at most `LARGEST`; no step of it overflows."""
+    top = max(logs)
+    if math.isinf(top):
+        return LARGEST if top > 0 else 0.0
+    return capped_exp(top + math.log(math.fsum(math.exp(log - top) for log in logs) / len(logs)))
 
 
 def require_e_value(value: float) -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from leakcheck.evidence.bounds import log_beta, log_likelihood, require_counts, require_share
-from leakcheck.evidence.combine import LARGEST, capped_exp, require_e_value
+from leakcheck.evidence.combine import LARGEST, capped_exp, mean_of_exp, require_e_value
 
 SIGN_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 _GRID_STEP = 3.0
@@ -83,8 +83,7 @@ def sprt_mixture(events: int, trials: int, p0: float) -> float:
     points = max(_GRID_LEAST, math.ceil(-math.log(p0) / math.log(_GRID_STEP)))
     null = log_likelihood(p0, events, trials - events)
     grid = (p0 ** (k / points) for k in range(1, points))
-    ratios = [capped_exp(log_likelihood(q, events, trials - events) - null) for q in grid]
-    return min(LARGEST, math.fsum(ratio / len(ratios) for ratio in ratios))
+    return mean_of_exp([log_likelihood(q, events, trials - events) - null for q in grid])
 
 
 def sign_e_value(ups: int, downs: int) -> float:
@@ -97,8 +96,7 @@ def sign_e_value(ups: int, downs: int) -> float:
     if min(ups, downs) < 0:
         raise ValueError(f"{ups} ups and {downs} downs; counts are not negative")
     fair = (ups + downs) * math.log(2)
-    ratios = [capped_exp(fair + log_likelihood(q, ups, downs)) for q in SIGN_RATES]
-    return min(LARGEST, math.fsum(ratio / len(ratios) for ratio in ratios))
+    return mean_of_exp([fair + log_likelihood(q, ups, downs) for q in SIGN_RATES])
 
 
 def likelihood_ratio(x: bool, p0: float, p1: float) -> float:
