@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import analyzer, history, report, runfolder, scenario, session, survey
+from leakcheck import analyzer, gauges, history, report, runfolder, scenario, session, survey
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
@@ -85,7 +85,13 @@ def resume(folder: Path, watch: Watch) -> Report:
         raise UsageError(f"{folder}: the run was stopped before it was planned; start a new one")
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
     target = origin.target
-    setup = Setup(target=target, engine=engine, api=target.api, timeout_s=target.timeout_s)
+    setup = Setup(
+        target=target,
+        engine=engine,
+        api=target.api,
+        timeout_s=target.timeout_s,
+        metrics=gauges.AUTO if runfolder.read_gauges(folder) else gauges.OFF,
+    )
     with session.opened(setup) as opened:
         survey.preflight(opened.target)
         session.note(folder, "resumed")

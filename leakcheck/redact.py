@@ -31,6 +31,19 @@ def environment(name: str, what: str) -> str:
     return value
 
 
+def headers(target: Target) -> dict[str, str]:
+    """What lets us in at this target: the key as a bearer token, and the headers that it names.
+
+    Raises UsageError for a variable that is not set.
+    """
+    found = {}
+    if target.api_key_env is not None:
+        found["Authorization"] = f"Bearer {environment(target.api_key_env, 'the API key')}"
+    for header, name in target.headers_env.items():
+        found[header] = environment(name, f"the header {header}")
+    return found
+
+
 def secrets(target: Target) -> tuple[str, ...]:
     """Every secret that is sent to this target, longest first; unset variables are skipped."""
     names = [*target.headers_env.values(), *([target.api_key_env] if target.api_key_env else [])]

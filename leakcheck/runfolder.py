@@ -8,6 +8,7 @@
         observations-w00.jsonl     {"invoke": ...} before sending, {"observe": ...} after
         observations-w00-1.jsonl   the same worker, started again by --resume
         events.jsonl               RunEvent
+        metrics.jsonl              Gauges, where the target's metrics are read
     reports/latest -> the newest
 
 Every line is one JSON object, written by one unbuffered write; fields that hold their default are
@@ -33,10 +34,11 @@ import msgspec
 import orjson
 
 from leakcheck.errors import HarnessError, RunFolderError, UsageError
-from leakcheck.records import Load, Observation, Plan, Provenance, Request, RunEvent
+from leakcheck.records import Gauges, Load, Observation, Plan, Provenance, Request, RunEvent
 
 _PLAN = "plan.jsonl"
 _EVENTS = "events.jsonl"
+_METRICS = "metrics.jsonl"
 _RUN = "run.json"
 _Line = TypeVar("_Line")
 
@@ -354,6 +356,25 @@ def read_events(folder: Path) -> tuple[RunEvent, ...]:
     if not path.exists():
         return ()
     return tuple(event for _, event in _lines(path, RunEvent, []))
+
+
+# --- the target's metrics ------------------------------------------------------------------------
+
+
+def append_gauges(folder: Path, gauges: Gauges) -> None:
+    """Add one reading to metrics.jsonl. Raises HarnessError where the disk does not take it."""
+    path = folder / _METRICS
+    with path.open("a+b", buffering=0) as file:
+        _drop_torn_line(file)
+        _write(file.fileno(), _dump(gauges) + b"\n", path)
+
+
+def read_gauges(folder: Path) -> tuple[Gauges, ...]:
+    """Every reading in the order written, a torn last line left out; none without metrics.jsonl."""
+    path = folder / _METRICS
+    if not path.exists():
+        return ()
+    return tuple(gauges for _, gauges in _lines(path, Gauges, []))
 
 
 # --- bytes ---------------------------------------------------------------------------------------

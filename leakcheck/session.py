@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import leakcheck
-from leakcheck import embedded, runfolder
+from leakcheck import embedded, gauges, runfolder
 from leakcheck.errors import UsageError
 from leakcheck.records import (
     SCHEMA,
@@ -38,7 +38,8 @@ Watch = Callable[[str, int, int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """What a user asked for around a run. Either `target` or `engine` is set: flags of the embedded
-    one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go.
+    one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go. `metrics`
+    is where the target's own are read (see `gauges.source`).
     """
 
     target: Target | None = None
@@ -51,14 +52,19 @@ class Setup:
     words: Path | None = None
     command: tuple[str, ...] = ()
     selftest: SelfTest | None = None
+    metrics: str = gauges.OFF
+    play_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A target that is there to be spoken to; `engine` is the process of an embedded one."""
+    """A target that is there to be spoken to; `engine` is the process of an embedded one, and
+    `page` its page of metrics, if that is to be read.
+    """
 
     target: Target
     engine: embedded.Embedded | None
+    page: gauges.Source | None = None
 
     @property
     def ready(self) -> dict[str, Any] | None:
@@ -90,7 +96,8 @@ def opened(setup: Setup) -> Iterator[Opened]:
     if setup.engine is None:
         if setup.target is None:
             raise UsageError("no target: give --target URL --model M, or --embedded")
-        yield Opened(target=setup.target, engine=None)
+        page = gauges.found(setup.target, setup.metrics)
+        yield Opened(target=setup.target, engine=None, page=page)
         return
     with embedded.start(setup.engine) as started:
         started.ready["flags"] = list(setup.engine)
@@ -100,7 +107,7 @@ def opened(setup: Setup) -> Iterator[Opened]:
             api=setup.api,
             timeout_s=setup.timeout_s,
         )
-        yield Opened(target=local, engine=started)
+        yield Opened(target=local, engine=started, page=gauges.found(local, setup.metrics))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +141,11 @@ class Session:
 def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -> Iterator[Session]:
     """As many workers and lanes as the largest of `loads` needs. Raises HarnessError."""
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
-    with runfolder.locked(folder), Runner(opened.target, folder, workers, lanes) as runner:
+    with (
+        runfolder.locked(folder),
+        Runner(opened.target, folder, workers, lanes) as runner,
+        gauges.sampled(folder, opened.page),
+    ):
         yield Session(folder=folder, opened=opened, runner=runner, watch=watch)
 
 

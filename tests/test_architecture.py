@@ -16,7 +16,17 @@ LAYERS = [
     {"folding", "passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
     {"history"},
     {"backends", "traffic", "checks"},
-    {"scenario", "runner", "analyzer", "report", "survey", "embedded", "session", "certify"},
+    {
+        "scenario",
+        "runner",
+        "analyzer",
+        "report",
+        "survey",
+        "embedded",
+        "gauges",
+        "session",
+        "certify",
+    },
     {"experiment", "planning", "progress", "selftest"},
     {"cli"},
 ]

@@ -5,26 +5,30 @@ Every measure is taken over the planned requests, never over replays.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from leakcheck import evidence
 from leakcheck.analyzer import echoes
 from leakcheck.checks import own_answer
 from leakcheck.history import History
-from leakcheck.records import Exposure, Gate, Load, Rate
+from leakcheck.records import Exposure, Gate, Gauges, Load, Rate
 
 CONTROL_SHARE = 4
 """An arm must have at least one in so many of the windows that it can expect."""
 
 MIN_ANSWERED = 0.5
 """The share of the planned requests of a scenario that must have been answered."""
+READINGS = 10
+"""So many readings of the target's metrics, two requests in flight, show that it runs only one."""
 USUAL_BLOCK = 16
 """Tokens of a cache block where the target's own size is not known."""
 
 
 def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
-    """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, and where
-    the scenario asks for them `arms` and `cache hits`. Rates are held against a minimum with their
+    """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, `running`
+    where the target's metrics were read, and where the scenario asks for them `arms` and
+    `cache hits`. Rates are held against a minimum with their
     one-sided 95 % lower bound.
     """
     load = history.plans[0].scenario.load
@@ -36,6 +40,8 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
         _tickets(history, requests, gate),
         _overlap(history, requests, gate),
     ]
+    if running := _running(history, requests):
+        measures.append(running)
     if load.control > 0:
         measures.append(_arms(history, load))
     if gate.min_cache_hits > 0:
@@ -144,6 +150,52 @@ def _overlap(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
             f"{company['peak'].max():g} (most)"
         )
     return _held("overlap", rate, gate.min_overlap, what)
+
+
+def _running(history: History, requests: pd.DataFrame) -> Exposure | None:
+    """What the target said of itself while requests of the scenario were in flight; None where it
+    was not asked. Not enough where it never ran two at a time although it was given two or more.
+    """
+    seen = history.observations[history.observations["request_id"].isin(requests["id"])]
+    sent = seen[(seen["outcome"] != "failed") & seen["observed"]]
+    at = np.array([each.at_ns for each in history.gauges], np.int64)
+    begun = np.searchsorted(np.sort(sent["start_ns"].to_numpy(np.int64)), at, side="right")
+    over = np.searchsorted(np.sort(sent["end_ns"].to_numpy(np.int64)), at, side="right")
+    in_flight = begun - over
+    during = [each for each, count in zip(history.gauges, in_flight, strict=True) if count > 0]
+    if not during:
+        return None
+    running = np.array([each.running for each in during])
+    given = in_flight[in_flight > 0]
+    alone = running.max() == 1 and int((given > 1).sum()) >= READINGS
+    text = (
+        f"{running.max():g} (most) and {np.median(running):g} (median) requests at one time in the "
+        f"target, by its own {during[0].name} in {len(during)} readings, of {given.max()} (most) "
+        f"and {np.median(given):g} (median) in flight at the client"
+    )
+    if running.max() == 0:
+        text += "; a number that stays at 0 says nothing"
+    elif alone:
+        text += "; so something before the target lets in one at a time, and nothing was tested"
+    return Exposure(
+        name="running",
+        measured=float(running.max()),
+        minimum=2.0 if alone else None,
+        enough=False if alone else None,
+        text=text + _more(during),
+    )
+
+
+def _more(during: list[Gauges]) -> str:
+    """What else the target counted between the first and the last of these readings."""
+    parts = []
+    for field, what in (("preemptions", "preemptions"), ("cached_tokens", "cached prompt tokens")):
+        values = [value for each in during if (value := getattr(each, field)) is not None]
+        if values and values[-1] >= values[0]:  # else it was started anew
+            parts.append(f"{values[-1] - values[0]:,.0f} {what}")
+    used = [each.kv_usage for each in during if each.kv_usage is not None]
+    parts += [f"{100 * max(used):.0f} % of the KV cache at most"] if used else []
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _arms(history: History, load: Load) -> Exposure:

@@ -38,7 +38,7 @@ from leakcheck.backends._probe import Page
 from leakcheck.backends._sse import Events
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
-from leakcheck.redact import environment, one_line
+from leakcheck.redact import headers, one_line
 
 _IDLE_S = 1.5
 """Below the keep-alive time of common servers (gunicorn 2 s, uvicorn 5 s): a lane that was idle
@@ -284,17 +284,13 @@ def _own_headers(request: Request) -> dict[str, str] | None:
 
 
 def _headers(target: Target) -> dict[str, str]:
-    headers = {
+    return {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
         "Accept-Encoding": "identity",
         "User-Agent": f"leakcheck/{__version__}",
+        **headers(target),
     }
-    if target.api_key_env is not None:
-        headers["Authorization"] = f"Bearer {environment(target.api_key_env, 'the API key')}"
-    for header, name in target.headers_env.items():
-        headers[header] = environment(name, f"the header {header}")
-    return headers
 
 
 def _certificates(path: str) -> ssl.SSLContext:

@@ -51,7 +51,17 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         tokenizer=arguments.tokenizer,
         words=arguments.words,
         command=("leakcheck", *sys.argv[1:]),
+        play_all=getattr(arguments, "play_all", False),
+        metrics=_metrics(arguments),
     )
+
+
+def _metrics(arguments: argparse.Namespace) -> str:
+    """Where the target's metrics are; a URL, `auto` or `off`, which is that of other commands."""
+    where = str(getattr(arguments, "metrics", "off"))
+    if where not in ("auto", "off"):
+        _require_plain("--metrics", where)
+    return where
 
 
 def _seed(arguments: argparse.Namespace) -> int:
@@ -75,7 +85,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
     if url is None:
         return None
-    _require_plain(url)
+    _require_plain("--target", url)
     from leakcheck import plugin  # noqa: PLC0415 - imports the backend
 
     plugin.load("backends", arguments.backend, "connect")
@@ -104,25 +114,25 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     )
 
 
-def _require_plain(url: str) -> None:
+def _require_plain(flag: str, url: str) -> None:
     """Refuse what is no URL, and one with a secret in it: a URL is written into every report."""
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
-        raise UsageError("--target: not a URL; write it as http://host:port/v1") from None
+        raise UsageError(f"{flag}: not a URL; write it as http://host:port/v1") from None
     if parts.username or parts.password:
         raise UsageError(
-            f"--target: the URL of {parts.hostname} holds credentials; put the key into an "
+            f"{flag}: the URL of {parts.hostname} holds credentials; put the key into an "
             "environment variable and name that with --api-key-env or --header-env"
         )
     extra = [name for name, _ in urllib.parse.parse_qsl(parts.query) if name != "api-version"]
     if extra:
         raise UsageError(
-            f"--target: the URL of {parts.hostname} has the query parameter {extra[0]!r}; URLs are "
+            f"{flag}: the URL of {parts.hostname} has the query parameter {extra[0]!r}; URLs are "
             "written into reports, so send it as a header with --header-env"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-        raise UsageError(f"--target: {url!r} is not a URL; write it as http://host:port/v1")
+        raise UsageError(f"{flag}: {url!r} is not a URL; write it as http://host:port/v1")
 
 
 def _header(text: str) -> tuple[str, str]:

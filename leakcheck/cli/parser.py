@@ -70,6 +70,8 @@ def _run_parser(its_commands: Any) -> None:
         help="first prove that leakcheck tells faults from none, else stop (4)")  # fmt: skip
     add("--play-all", action="store_true",
         help="play every planned window, and end no scenario early")  # fmt: skip
+    add("--metrics", metavar="URL", default="auto",
+        help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
     _gate_flags(command)
     _override_flags(command)
 

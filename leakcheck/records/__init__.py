@@ -43,6 +43,7 @@ from leakcheck.records.judged import (
 )
 from leakcheck.records.observed import (
     Chunk,
+    Gauges,
     Observation,
     Provenance,
     RunEvent,
@@ -72,6 +73,7 @@ __all__ = [
     "Exposure",
     "Finding",
     "Gate",
+    "Gauges",
     "Load",
     "Look",
     "Match",

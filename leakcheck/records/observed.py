@@ -70,6 +70,25 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """What the target said of itself at one moment, on its page of metrics: metrics.jsonl.
+
+    `running` is the number of requests that it computes (in its busiest engine, where it has
+    several), by the metric `name`; `waiting` those in its queue. `preemptions` and
+    `cached_tokens` (of prompts, found in the prefix cache) count from its start; `kv_usage` is the
+    used share of its KV cache.
+    """
+
+    at_ns: int
+    name: str
+    running: float
+    waiting: float | None = None
+    preemptions: float | None = None
+    cached_tokens: float | None = None
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
     """What leakcheck showed of itself before a run: that it can say `leak`, and does not cry wolf.
 
