@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Verdict
+from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
 from leakcheck.report import plain as plain_words
 from leakcheck.report import plain_run, plots, sentences
 from leakcheck.report.untrusted import cut, excerpt, plain, visible
@@ -30,6 +30,7 @@ FINDINGS = 200
 ROWS = 200
 """Rows shown of one table at most; the others are counted."""
 
+_GRAVEST_FIRST: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
 _LONGEST = 1200
 _TIMES = ("source_start_s", "source_end_s", "recipient_start_s", "recipient_end_s")
 
@@ -52,6 +53,7 @@ def render(report: Report) -> str:
         policy=policy,
         headline=sentences.headline(report),
         said=plain_run.run(report),
+        verdicts=sorted(report.verdicts, key=lambda verdict: _GRAVEST_FIRST.index(verdict.status)),
         findings=findings,
         findings_open=FINDINGS_OPEN,
         findings_rest=grave - len(findings),
@@ -107,7 +109,7 @@ def _environment() -> Environment:
         "at_most": lambda value: sentences.percent(value, "up"),
         "counts": sentences.counts,
         "settled": sentences.settled,
-        "amount": lambda value: f"{value:.3g}",
+        "amount": _amount,
         "interval": lambda rate: sentences.interval(rate, "–"),  # noqa: RUF001 (an interval's dash)
         "certified": sentences.certified,
         "in_brief": sentences.exposures_in_brief,
@@ -195,12 +197,17 @@ def _figures(verdict: Verdict) -> dict[str, str]:
     return shown | {
         "windows ended": sentences.settled(verdict) or "not by evidence",
         "part of leaking windows that would show it": part,
-        "evidence of altered content (e-value)": f"{known.e_value:.3g}, {1 / known.alpha:.3g} make "
-        "a leak; 1 says nothing",
+        "evidence of altered content (e-value)": f"{_amount(known.e_value)}; "
+        f"{_amount(1 / known.alpha)} make a leak, 1 says nothing",
         f"certificate against leaks in {sentences.setting(known.detect)} of windows (e-value)": (
-            f"{known.certificate:.3g}, 20 exclude them with 95 % confidence"
+            f"{_amount(known.certificate)}; 20 exclude them with 95 % confidence"
         ),
     }
+
+
+def _amount(value: float) -> str:
+    """An e-value: three digits, written out as far as anybody reads them."""
+    return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"  # noqa: PLR2004 (see above)
 
 
 def _most_evidence(known: Evidence) -> float:

@@ -340,7 +340,7 @@ def _missing(judged: Verdict) -> str:
         )
     elif least is not None and least.enough is False and isinstance(least.measured, float | int):
         parts.append(f"only {least.measured:g} of the {least.minimum:g} windows it needs count")
-    return " and ".join(parts) or "the reasons say what was not tested"
+    return ", and ".join(parts) or "the reasons say what was not tested"
 
 
 def _shortfall(short: Exposure) -> str:
@@ -377,7 +377,9 @@ def _error(judged: Verdict) -> Plain:
     if answered is not None and isinstance(answered.measured, Rate) and answered.measured.trials:
         rate = answered.measured
         found = (
-            f"Something failed after {rate.events} of {many(rate.trials, 'request')} were "
+            f"None of {many(rate.trials, 'request')} was answered, so isolation was not judged."
+            if not rate.events
+            else f"Something failed after {rate.events} of {many(rate.trials, 'request')} were "
             "answered, so isolation was not judged."
         )
     return Plain(

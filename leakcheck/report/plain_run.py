@@ -99,7 +99,8 @@ def _census(report: Report) -> str:
     for status, words in _CENSUS.items():
         number = len(_with(report, status))
         if number == total:
-            return f"{f'All {total} scenarios' if total > 1 else 'The scenario'} {words[total > 1]}"
+            every = {1: "The scenario", 2: "Both scenarios"}.get(total, f"All {total} scenarios")
+            return f"{every} {words[total > 1]}"
         if number:
             of = "" if parts else f" of {total} scenarios"
             parts.append(f"{number}{of} {words[number > 1]}")

@@ -425,9 +425,14 @@ ALL = {
 }
 
 if __name__ == "__main__":
+    from functools import partial
+
+    import evidenced
+
     from leakcheck.report import terminal, write
 
-    for name, make in ALL.items():
+    this = sys.modules[__name__]
+    for name, make in {**ALL, **{n: partial(m, this) for n, m in evidenced.ALL.items()}}.items():
         folder = Path(sys.argv[1], name)
         folder.mkdir(parents=True, exist_ok=True)
         write(make(), folder)
