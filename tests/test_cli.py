@@ -123,6 +123,15 @@ def test_list_names_everything():
         assert name in done.stdout
 
 
+@pytest.mark.parametrize("columns", [30, 60, 100])
+def test_a_list_fits_into_the_columns_of_the_terminal(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main(["list", "checks"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert all(line.strip() for line in lines)
+
+
 def test_a_shortcut_overrides_the_file_and_set_overrides_anything():
     parsed = parser().parse_args(
         ["run", "--windows", "3", "--set", "gate.min_echo=0.25", "--set", "traffic.use=mixed_batch"]

@@ -152,11 +152,13 @@ def validate(arguments: argparse.Namespace) -> int:
 
 def list_(arguments: argparse.Namespace) -> int:
     """Print the names that scenarios, options and flags can use."""
+    import shutil  # noqa: PLC0415 - only what is wrapped needs the terminal's size
+
+    width = shutil.get_terminal_size((100, 40)).columns
     for kind in [arguments.kind] if arguments.kind else KINDS:
         print(f"{kind}:")
-        for row in _listing(kind):
-            *columns, summary = row
-            print("  " + "".join(f"{column:<26}" for column in columns) + summary)
+        for *columns, summary in _listing(kind):
+            print(_wrapped("  " + "".join(f"{column:<26}" for column in columns), summary, width))
     return 0
 
 
@@ -182,6 +184,23 @@ def _show(result: Report, folder: Path) -> int:
 def drop_output() -> None:
     """Let nothing more be written to standard output, at exit neither."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _wrapped(head: str, summary: str, width: int) -> str:
+    """The summary beside its head where a third of the width is left for it, else below it."""
+    import textwrap  # noqa: PLC0415 - only lists are wrapped
+
+    beside = len(head) <= 2 * width // 3
+    hang = " " * (len(head) if beside else 6)
+    text = textwrap.fill(
+        summary,
+        max(width, len(hang) + 20),
+        initial_indent=head if beside else hang,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return text if beside else f"{head.rstrip()}\n{text}"
 
 
 def _listing(kind: str) -> list[tuple[str, ...]]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import sentences
+from leakcheck.report import plain, plain_run, sentences
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
 FINDINGS = 10
@@ -35,10 +35,12 @@ def render(report: Report) -> str:
     """The report as Markdown; harmless and bounded whatever the target said."""
     parts = [
         [f"## {_SIGNS[report.status]} leakcheck: {report.status}", ""],
-        [prose(sentences.headline(report), 600), ""],
+        [prose(sentences.headline(report), 600), "", prose(plain_run.run(report).text, 600), ""],
         _verdicts(report),
         _reasons(report),
         _findings(report),
+        _numbers(report),
+        _evidence(report),
         _exposure(report),
         _provenance(report),
     ]
@@ -85,8 +87,29 @@ def _block(text: str) -> list[str]:
 
 
 def _verdicts(report: Report) -> list[str]:
+    """Every verdict in its two sentences."""
     if not report.verdicts:
         return []
+    rows = ["| scenario | verdict | in plain words |", "| --- | --- | --- |"]
+    for verdict in report.verdicts[:_SCENARIOS]:
+        early = sentences.settled(verdict)
+        cells = [
+            code(clipped(verdict.scenario, 60)),
+            _status(verdict) + (f" ({prose(early)})" if early else ""),
+            prose(plain.verdict(verdict).text, 600),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    if len(report.verdicts) > _SCENARIOS:
+        rows += ["", f"and {len(report.verdicts) - _SCENARIOS} more scenarios"]
+    return [*rows, ""]
+
+
+def _status(verdict: Verdict) -> str:
+    return f"{_SIGNS[verdict.status]} **{verdict.status}**"
+
+
+def _numbers(report: Report) -> list[str]:
+    """What the sentences rest on, behind a fold."""
     rows = [
         "| scenario | verdict | windows with a leak, exact 95 % interval | after echo | exposure |",
         "| --- | --- | --- | --- | --- |",
@@ -95,15 +118,32 @@ def _verdicts(report: Report) -> list[str]:
         shown = ", ".join(sentences.exposures_in_brief(verdict))
         cells = [
             code(clipped(verdict.scenario, 60)),
-            f"{_SIGNS[verdict.status]} **{verdict.status}**",
+            _status(verdict),
             prose(sentences.rate_of_windows(verdict.leak_rate)),
-            sentences.certified(verdict) if verdict.status == "clean" else "",
+            sentences.certified(verdict),
             prose(shown, 300),
         ]
         rows.append(f"| {' | '.join(cells)} |")
-    if len(report.verdicts) > _SCENARIOS:
-        rows += ["", f"and {len(report.verdicts) - _SCENARIOS} more scenarios"]
-    return [*rows, ""]
+    return _folded("Numbers", rows) if report.verdicts else []
+
+
+def _evidence(report: Report) -> list[str]:
+    """Evidence of altered content by tier, behind a fold; nothing where none was weighed."""
+    rows = [
+        "| scenario | tier | sent, showed | phantoms, showed | e-value | a leak from |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for verdict in report.verdicts[:_SCENARIOS]:
+        known = verdict.evidence
+        if known is None:
+            continue
+        name, needed = code(clipped(verdict.scenario, 60)), f"{1 / known.alpha:.3g}"
+        for tier in known.tiers[:12]:
+            cells = [name, prose(tier.name, 40), f"{tier.planted_hits}/{tier.sources}"]
+            cells += [f"{tier.phantom_hits}/{tier.phantoms}", f"{tier.e_value:.3g}", ""]
+            rows.append(f"| {' | '.join(cells)} |")
+        rows.append(f"| {name} | together | | | {known.e_value:.3g} | {needed} |")
+    return _folded("Evidence", rows) if len(rows) > 2 else []  # noqa: PLR2004 (the two of the head)
 
 
 def _reasons(report: Report) -> list[str]:

@@ -6,10 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from leakcheck.report import markdown
+from leakcheck.report import markdown, plain, plain_run
 
 NAMES = ["clean", "leak", "corruption", "inconclusive", "interrupted", "empty", "hostile"]
-OURS = re.compile(r"(<details><summary>(Exposure|Provenance)</summary>|</details>)\s*")
+OURS = re.compile(
+    r"(<details><summary>(Numbers|Evidence|Exposure|Provenance)</summary>|</details>)\s*"
+)
 BREAK = "\u200b"
 
 
@@ -86,6 +88,26 @@ def test_the_verdict_table_comes_first_and_provenance_is_folded(samples):
     assert "**1. leak** `r00224` → `r00248`: `foreign-passphrase`" in text
     assert f">>{samples.WORDS}<<" in text
     assert "and 12 more in" in text
+
+
+def test_every_verdict_stands_with_its_two_sentences_before_any_fold(samples, evidenced):
+    for report in (samples.leak(), evidenced["fuzzy-leak"]()):
+        text = markdown.render(report)
+        for verdict in report.verdicts:
+            said = markdown.prose(plain.verdict(verdict).text, 600)
+            assert 0 < text.index(said) < text.index("<details>")
+        assert markdown.prose(plain_run.run(report).text, 600) in text
+
+
+def test_the_evidence_stands_behind_a_fold_with_the_hits_of_phantoms(evidenced):
+    text = markdown.render(evidenced["fuzzy-leak"]())
+    fold = text.index("<details><summary>Evidence</summary>")
+    assert text.index("| encoded | 9/800 | 2/79200 | 1.18e+04 |") > fold
+    assert text.index("| together | | | 4.21e+03 | 100 |") > fold
+
+
+def test_a_report_without_evidence_has_no_such_fold(samples):
+    assert "Evidence</summary>" not in markdown.render(samples.leak())
 
 
 def with_text(samples, text):
