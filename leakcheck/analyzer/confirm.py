@@ -1,4 +1,7 @@
-"""Replays that confirm a suspicion: the same payload alone, alone and hot, in its window again."""
+"""Replays that confirm a suspicion: the same payload alone, alone and hot, in its window again.
+
+Those of differences (`checks.divergence`) are planned in `diverted`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from leakcheck.checks import alone, own_answer
+from leakcheck.analyzer import diverted
+from leakcheck.checks import alone, divergence, own_answer
 from leakcheck.history import History
 from leakcheck.records import Request
 
@@ -23,14 +27,15 @@ _WINDOW_STEPS = (3, own_answer.WINDOW_REPLAYS)
 
 
 def confirmations(history: History, *, limit: int = 12) -> tuple[Request, ...]:
-    """What to send next to confirm lost answers; to be asked again after it was sent, until empty.
+    """What to send next to confirm a suspicion; to be asked again after it was sent, until empty.
 
-    First up to `limit` suspects a scenario are sent alone; then those that always kept their ticket
-    are sent alone at temperature 1, and last the windows of those that kept it there too. A weak
-    model is found out cheaply by the first step, a near-tie by the second. `own_answer` says how
-    often each is sent. New requests have `replays` set and the payload unchanged. Where the target
-    does not follow temperature there is only the first step. Nothing is sent for a scenario that
-    shows somebody else's content already: a leak needs no such confirmation.
+    Of lost answers: first up to `limit` suspects a scenario are sent alone; then those that always
+    kept their ticket are sent alone at temperature 1, and last the windows of those that kept it
+    there too. A weak model is found out cheaply by the first step, a near-tie by the second.
+    `own_answer` says how often each is sent. Where the target does not follow temperature there is
+    only the first step. Of differences beyond the noise: see `diverted`. New requests have
+    `replays` set and the payload unchanged. Nothing is sent for a scenario that shows somebody
+    else's content already: a leak needs no such confirmation.
     """
     taken = int(history.requests["window"].max()) + 1 if len(history.requests) else 0
     windows = itertools.count(max(FIRST_WINDOW, taken))
@@ -38,14 +43,19 @@ def confirmations(history: History, *, limit: int = 12) -> tuple[Request, ...]:
     for name in history.scenarios():
         part = history.scenario(name)
         checks = {check.name for check in part.plans[0].scenario.checks}
-        if own_answer.CHECK in checks and not (part.planted["owner"] == "foreign").any():
+        if (part.planted["owner"] == "foreign").any():
+            continue
+        if own_answer.CHECK in checks:
             replays += _next_step(part, limit, windows)
+        if divergence.CHECK in checks:
+            replays += diverted.replays(part, windows)
     return tuple(replays)
 
 
 def _next_step(history: History, limit: int, windows: Iterator[int]) -> Iterator[Request]:
     states = own_answer.ticket_states(history)
-    sent = history.requests[history.requests["replays"].notna()]
+    cells = (own_answer.ALONE, own_answer.HOT, own_answer.IN_WINDOW)
+    sent = history.requests[history.requests["cell"].isin(cells)]
     if sent.empty:
         for suspect in _suspects(states, limit)["id"]:
             for n in range(1, own_answer.ALONE_REPLAYS + 1):

@@ -1,193 +1,332 @@
-"""The same greedy request alone and in company: where the answers part, and how narrow it was.
+"""The differential: the same greedy request alone, in neutral and in planted company.
 
 A difference is not a leak. Kernels round differently in batches of another size, and where two
-tokens are nearly as likely, that decides; so what is reported is the *reference gap* at the first
-difference, by how much the answer given alone preferred its token to the one given in company:
+tokens are nearly as likely, that decides. So the target is graded first by what no passphrase can
+have changed: does it repeat itself alone, and in neutral company? Then each first difference is
+weighed by its reference gap. What is beyond
 
-    gap = log p_alone(token alone) - log p_alone(token in company)        in nats
+    tau = max(8 quanta of the logits, 3 x the largest gap without passphrases (at most 4), floor)
 
-A 16-bit model parts at gaps of 0.125 or 0.25; gaps above 1 deserve a look. Where the other token
-is not among the alternatives that the target named, the gap is at least that of the last of them.
+nats is a suspicion; of a target that never differed in 100 neutral comparisons any difference is.
+Replays decide (`_suspects`): a `diverted-answer`, corruption, parts in the same way again in the
+same company and not in another one of the same shape (Fisher's exact test, 0.01 over all suspects
+of the scenario). Everything else is noise, with its distribution. Where answers differ more in
+planted company than chance allows and nothing is confirmed, that is an `influence`, a note: expert
+capacity and scales taken over a batch let neighbours matter in honest targets.
+
+The largest gap without passphrases counts up to a ceiling: a fault strikes neutral companies too,
+and its own damage there (gaps of 8 to 15 nats were measured) would hide it altogether.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from leakcheck import evidence
 from leakcheck.checks import excerpt, who
+from leakcheck.checks._influence import ALPHA, Influence, influence
+from leakcheck.checks._mixed import (
+    Count,
+    Grade,
+    Threshold,
+    Trial,
+    grade,
+    pools,
+    threshold,
+    trials,
+)
+from leakcheck.checks._suspects import (
+    Replays,
+    Suspect,
+    beyond,
+    confirmed,
+    level,
+    replays,
+    suspects,
+)
+from leakcheck.checks._trajectories import Comparison
 from leakcheck.history import History
-from leakcheck.records import CheckResult, Finding, Observation, Request, TokenLogprob
+from leakcheck.records import CheckResult, Finding
+from leakcheck.traffic.mixed_batch import COMPANIES, PLANTED
 
 CHECK = "divergence"
-TITLE = "Divergence from the same request alone"
+TITLE = "Where the same request parts from itself"
 COLUMNS = (
-    "company",
     "compared",
-    "diverged",
+    "answers",
+    "differ",
     "median gap (nats)",
-    "largest gap (nats)",
+    "90 % (nats)",
+    "largest (nats)",
     "largest logprob difference before (nats)",
+)
+SHOWN = 20
+"""Differences within the noise that are listed; the table counts all."""
+_GRADES = {
+    "D0": "alone and in neutral company it repeats itself to the token, so that any difference "
+    "counts",
+    "D1": "alone it repeats itself, in neutral company it does not, as with rounding that depends "
+    "on the batch",
+    "D2": "it does not even repeat itself alone, as behind a load balancer",
+}
+_CAUSES = (
+    "expert capacity in a mixture of experts, scales taken over a whole batch, or passphrases that "
+    "are more tokens than the words in their place explain this without any leak"
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """One answer in company against the answer alone.
-
-    `at` is the index of the first differing token (of the first differing character where the
-    target gave no log-probabilities), None when the answers agree as far as both go. `gap` in nats;
-    `censored`: it is at least that. `drift` is the largest difference of the log-probabilities of
-    equal tokens before.
-    """
-
-    request: Request
-    at: int | None
-    unit: str = "token"
-    char: int = 0
-    gap: float | None = None
-    censored: bool = False
-    drift: float | None = None
-
-
 def check(history: History) -> CheckResult:
-    """Notes and a table, never more: a bare difference accuses nobody."""
-    comparisons = list(_comparisons(history))
-    diverged = [c for c in comparisons if c.at is not None]
-    cells = list(dict.fromkeys(c.request.cell for c in comparisons))
-    rows = [_row(cell, [c for c in comparisons if c.request.cell == cell]) for cell in cells]
+    """Corruption where replays confirm it, notes and a table of everything else."""
+    of = trials(history)
+    if not of:
+        note = "no recipient was answered both alone and in company: nothing was compared"
+        return CheckResult(check=CHECK, notes=(note,))
+    graded, rule = grade(of), threshold(history, of)
+    accused = suspects(of, rule)
+    at = level(accused)
+    tried = [(each, replays(history, each)) for each in accused]
+    found = [_suspicion(history, each, told, rule, at) for each, told in tried]
+    if not any(f.severity == "corruption" for f in found):
+        found += _influence(history, of, influence(of))
+    listed = {each.request for each in accused}
+    rest = [each for each in beyond(of, rule) if each.request not in listed]
+    noise = list(_noise(history, of, listed, rule))
     return CheckResult(
         check=CHECK,
-        findings=tuple(
-            _finding(history, c) for c in sorted(diverged, key=lambda c: -(c.gap or 0.0))
+        findings=(*found, *noise),
+        notes=(
+            _graded(graded),
+            _ruled(rule, of),
+            _judged(of, len(accused) + len(rest), tried, at),
         ),
-        notes=_notes(comparisons, diverged),
-        tables={TITLE: (COLUMNS, *rows)} if rows else {},
+        tables={TITLE: (COLUMNS, *(_row(what, each) for what, each in pools(of)))},
     )
 
 
-def _comparisons(history: History) -> Iterator[Comparison]:
-    requests = history.requests
-    twins = requests[requests["twin"].notna() & requests["replays"].isna()]
-    for request_id in twins.loc[twins["outcome"] == "ok", "id"]:
-        request = history.by_id(request_id)
-        alone, mixed = history.answer(request.twin or ""), history.answer(request.id)
-        if alone is not None and mixed is not None and alone.outcome == "ok":
-            yield _compare(request, alone, mixed)
+# --- findings ------------------------------------------------------------------------------------
 
 
-def _compare(request: Request, alone: Observation, mixed: Observation) -> Comparison:
-    reference, other = _tokens(alone), _tokens(mixed)
-    if not (reference and other):
-        left, right = _content(alone), _content(mixed)
-        at = _first_difference(left, right, alone, mixed)
-        return Comparison(request=request, at=at, unit="character", char=at or 0)
-    at = _first_difference([t.token for t in reference], [t.token for t in other], alone, mixed)
-    together = min(len(reference), len(other)) if at is None else at
-    drift = max(
-        (
-            abs(a.logprob - b.logprob)
-            for a, b in zip(reference[:together], other[:together], strict=True)
-        ),
-        default=None,
+def _suspicion(
+    history: History, suspect: Suspect, of: Replays, rule: Threshold, at: float
+) -> Finding:
+    accused = confirmed(suspect, of, at)
+    parted = _parted(
+        history, suspect.request, suspect.company, suspect.reference, suspect.comparison
     )
-    if at is None:
-        return Comparison(request=request, at=None, drift=drift)
-    char = sum(len(t.token) for t in other[:at])
-    if at >= min(len(reference), len(other)):  # one had ended: the token that ends is not named
-        return Comparison(request=request, at=at, char=char, drift=drift)
-    gap, censored = _gap(reference[at], other[at].token)
-    return Comparison(request=request, at=at, char=char, gap=gap, censored=censored, drift=drift)
+    return _finding(
+        history,
+        suspect.request,
+        suspect.comparison,
+        anomaly="diverted-answer" if accused else "divergence",
+        severity="corruption" if accused else "note",
+        explanation=f"{parted}{_told(suspect, of)}.",
+        evidence={
+            "twin": suspect.reference,
+            "cell": suspect.company,
+            "tau_nats": rule.tau,
+            "other_company": suspect.other,
+            "replayed": of.same,
+            "parted_again": of.same_again,
+            "replayed_in_other_company": of.other,
+            "parted_in_other_company": of.other_again,
+            "p": of.p,
+            "level": at,
+            "replayed_hot": of.hot,
+            "parted_hot": of.hot_otherwise,
+        },
+    )
 
 
-def _first_difference(left: Any, right: Any, alone: Observation, mixed: Observation) -> int | None:
-    """Index of the first difference of two sequences over what both have.
-
-    Where one is the beginning of the other, it has to have ended by its own choice (`stop`):
-    a cut or cancelled answer does not differ.
-    """
-    for at, (a, b) in enumerate(zip(left, right, strict=False)):
-        if a != b:
-            return at
-    shorter, longer = (alone, mixed) if len(left) <= len(right) else (mixed, alone)
-    if len(left) == len(right) or shorter.finish_reason != "stop" or longer.finish_reason is None:
-        return None
-    return min(len(left), len(right))
-
-
-def _gap(reference: TokenLogprob, other: str) -> tuple[float | None, bool]:
-    named: dict[str, float] = {}
-    for token, logprob in reference.top:  # different tokens can look the same: parts of a character
-        named[token] = max(logprob, named.get(token, logprob))
-    if other in named:
-        return reference.logprob - named[other], False
-    if not named:
-        return None, False
-    return reference.logprob - min(logprob for _, logprob in reference.top), True
+def _told(suspect: Suspect, of: Replays) -> str:
+    """What its replays showed, as the end of a sentence."""
+    if not of.planned:
+        return "; it was not sent again"
+    text = (
+        f"; sent again in the same company it parted in this way {of.same_again} of {of.same} "
+        f"times, in {suspect.other} company {of.other_again} of {of.other} times"
+        f" (Fisher's exact test, one-sided: p = {of.p:.2g})"
+    )
+    if of.margins:
+        text += f", and alone at temperature 1 {of.hot_otherwise} of {of.hot} times"
+    return text
 
 
-def _tokens(observation: Observation) -> list[TokenLogprob]:
-    return [t for c in observation.chunks if c.field == "content" for t in c.logprobs]
+def _noise(
+    history: History, of: Sequence[Trial], listed: set[str], rule: Threshold
+) -> Iterator[Finding]:
+    """The widest differences in company that are no suspects."""
+    found = [
+        (each.compared[cell], cell, each)
+        for each in of
+        for cell in COMPANIES
+        if cell in each.compared
+        and each.compared[cell].at is not None
+        and each.sent[cell] not in listed
+    ]
+    found.sort(key=lambda each: (each[1] != PLANTED, -(each[0].gap or 0.0)))
+    for comparison, cell, each in found[:SHOWN]:
+        parted = _parted(history, each.sent[cell], cell, each.sent["alone"], comparison)
+        yield _finding(
+            history,
+            each.sent[cell],
+            comparison,
+            anomaly="divergence",
+            severity="note",
+            explanation=f"{parted}.",
+            evidence={"twin": each.sent["alone"], "cell": cell, "tau_nats": rule.tau},
+        )
 
 
-def _content(observation: Observation) -> str:
-    return "".join(c.text for c in observation.chunks if c.field == "content")
+def _influence(history: History, of: Sequence[Trial], seen: Influence) -> Iterator[Finding]:
+    if seen.p > ALPHA:
+        return
+    most = max(
+        (each for each in of if PLANTED in each.compared),
+        key=lambda each: (each.compared[PLANTED].at is not None, each.compared[PLANTED].drift or 0),
+    )
+    what = [
+        text
+        for p, text in (
+            (seen.diverged, f"more answers differ (p = {seen.diverged:.2g})"),
+            (seen.drift, f"log-probabilities differ more (p = {seen.drift:.2g})"),
+        )
+        if p <= ALPHA
+    ]
+    yield _finding(
+        history,
+        most.sent[PLANTED],
+        most.compared[PLANTED],
+        anomaly="influence",
+        severity="note",
+        explanation=(
+            f"in company with passphrases {' and '.join(what)} from the same alone than in neutral "
+            f"company, over {seen.windows} windows: so companions do influence answers, and no "
+            f"content of theirs shows; {_CAUSES}"
+        ),
+        evidence={"p_diverged": seen.diverged, "p_drift": seen.drift, "windows": seen.windows},
+    )
 
 
-def _row(cell: str, comparisons: list[Comparison]) -> tuple[Any, ...]:
-    gaps = [c.gap for c in comparisons if c.gap is not None]
-    drifts = [c.drift for c in comparisons if c.drift is not None]
-    diverged = sum(c.at is not None for c in comparisons)
+def _parted(history: History, name: str, cell: str, reference: str, seen: Comparison) -> str:
+    least = "at least " if seen.censored else ""
+    gap = (
+        "how narrow that was is not known"
+        if seen.gap is None
+        else f"alone it preferred its own token by {least}{seen.gap:.3g} nats"
+    )
     return (
-        cell,
+        f"{who(history.by_id(name), window=True)} in {cell} company is answered otherwise than "
+        f"{reference} alone, from {seen.unit} {seen.at} on; {gap}"
+    )
+
+
+def _finding(
+    history: History,
+    name: str,
+    seen: Comparison,
+    *,
+    anomaly: str,
+    severity: Any,
+    explanation: str,
+    evidence: dict[str, Any],
+) -> Finding:
+    request = history.by_id(name)
+    text, mark = excerpt(history.text(name), seen.char, seen.char)
+    return Finding(
+        check=CHECK,
+        anomaly=anomaly,
+        severity=severity,
+        scenario=request.scenario,
+        window=request.window,
+        recipient=name,
+        excerpt=text,
+        mark=mark,
+        explanation=explanation,
+        evidence={
+            "at": seen.at,
+            "gap_nats": seen.gap,
+            "censored": seen.censored,
+            "largest_logprob_difference_nats": seen.drift,
+            **evidence,
+        },
+    )
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _row(what: str, comparisons: Sequence[Comparison]) -> tuple[Any, ...]:
+    gaps = [c.gap for c in comparisons if c.at is not None and c.gap is not None]
+    drifts = [c.drift for c in comparisons if c.drift is not None]
+    quantiles = [round(float(q), 4) for q in np.quantile(gaps, (0.5, 0.9, 1))] if gaps else []
+    return (
+        what,
         len(comparisons),
-        diverged,
-        round(median(gaps), 4) if gaps else None,
-        round(max(gaps), 4) if gaps else None,
+        sum(c.at is not None for c in comparisons),
+        *(quantiles or (None, None, None)),
         round(max(drifts), 6) if drifts else None,
     )
 
 
-def _notes(comparisons: list[Comparison], diverged: list[Comparison]) -> tuple[str, ...]:
-    if not comparisons:
-        return ("no request was answered both alone and in company: nothing was compared",)
-    text = f"{len(diverged)} of {len(comparisons)} answers in company differ from the one alone"
-    unmeasured = sum(c.unit == "character" for c in comparisons)
-    if unmeasured:
-        text += f"; {unmeasured} were compared as text, without log-probabilities"
-    return (text,)
-
-
-def _finding(history: History, comparison: Comparison) -> Finding:
-    request, at = comparison.request, comparison.at
-    least = "at least " if comparison.censored else ""
-    gap = (
-        "how narrow that was is not known"
-        if comparison.gap is None
-        else f"alone it preferred its own token by {least}{comparison.gap:.3g} nats"
+def _graded(of: Grade) -> str:
+    counts = (
+        f"{_of(of.neutral)} in neutral company and {_of(of.alone)} sent alone again differ from "
+        "the same alone"
     )
-    text, mark = excerpt(history.text(request.id), comparison.char, comparison.char)
-    return Finding(
-        check=CHECK,
-        anomaly="divergence",
-        severity="note",
-        scenario=request.scenario,
-        window=request.window,
-        recipient=request.id,
-        excerpt=text,
-        mark=mark,
-        explanation=(
-            f"{who(request, window=True)} in {request.cell or 'other'} company is answered "
-            f"otherwise than {request.twin} alone, from {comparison.unit} {at} on; {gap}."
-        ),
-        evidence={
-            "twin": request.twin,
-            "cell": request.cell,
-            "at": at,
-            "gap_nats": comparison.gap,
-            "censored": comparison.censored,
-            "largest_logprob_difference_nats": comparison.drift,
-        },
+    if of.name is not None:
+        return f"grade {of.name}: {_GRADES[of.name]} ({counts})"
+    most = evidence.upper_bound(0, max(1, of.neutral.compared))
+    return (
+        f"no grade: no difference was seen in {of.neutral.compared} neutral comparisons, so that "
+        f"at most {100 * most:.2g} % differ (95 % confidence); 100 are needed for D0 ({counts})"
+    )
+
+
+def _of(count: Count) -> str:
+    return f"{count.diverged} of {count.compared} answers"
+
+
+def _ruled(rule: Threshold, of: Sequence[Trial]) -> str:
+    if all(c.unit == "character" for each in of for c in each.compared.values()):
+        return (
+            "the target gives no log-probabilities, so texts were compared: differences count "
+            "where a request with a wide margin differs in one company only, and replays at "
+            "temperature 1 have to show that no near-tie stands behind it"
+        )
+    lattice = (
+        "no lattice of logits is visible (float32, or altered on the way)"
+        if rule.quantum is None
+        else f"its logits lie on a lattice of {rule.quantum:g} nats"
+    )
+    null = (
+        "nothing differed without passphrases"
+        if rule.null_gap is None
+        else f"the largest gap without passphrases is {rule.null_gap:.3g} nats"
+    )
+    also = "; as it is graded D0, any difference counts" if rule.exact else ""
+    return f"log-probabilities were weighed: {lattice}, {null}: tau = {rule.tau:.3g} nats{also}"
+
+
+def _judged(
+    of: Sequence[Trial],
+    many: int,
+    tried: Sequence[tuple[Suspect, Replays]],
+    at: float,
+) -> str:
+    """How many differences there were, how many are beyond the noise, what replays said."""
+    seen = [each.compared[cell] for each in of for cell in COMPANIES if cell in each.compared]
+    differ = sum(each.at is not None for each in seen)
+    text = f"{differ} of {len(seen)} answers in company differ from the same alone"
+    if not many:
+        return (
+            f"{text}; nothing of that is beyond the noise in one company only" if differ else text
+        )
+    again = sum(confirmed(each, told, at) for each, told in tried)
+    sent = sum(told.planned > 0 for _, told in tried)
+    return (
+        f"{text}; {many} are beyond the noise and of one company only, {sent} of them were sent "
+        f"again, and {again} were confirmed (p <= {at:.2g} each); the others are noise"
     )

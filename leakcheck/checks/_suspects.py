@@ -1,0 +1,206 @@
+"""Differences beyond the noise, and what replays say of them.
+
+A fault strikes neutral companies as well as planted ones. What tells it from rounding is that the
+answer follows *what the companions say*: the same company makes it part in the same way again, and
+another company of the same shape does not. Rounding follows the shape, which both have in common:
+so how often an answer parts in that way is the same in both, whatever the target's noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from leakcheck import evidence
+from leakcheck.checks._mixed import Threshold, Trial
+from leakcheck.checks._trajectories import Comparison, compare, content
+from leakcheck.history import History
+from leakcheck.traffic.mixed_batch import (
+    ALONE,
+    ALONE_AGAIN,
+    NEUTRAL,
+    OTHER_NEUTRAL,
+    PLANTED,
+)
+
+SAME, OTHER, MARGIN = "replay same company", "replay other company", "replay margin"
+"""Cells of the replays: of the phase in which it parted, of one with other companions, and alone at
+temperature 1."""
+MOST_SUSPECTS = 4
+"""So many are replayed, each of another window: those in planted company and of wide gaps first."""
+FIRST, ENOUGH, MOST = 4, 10, 20
+"""Replays of each kind after the first, second and last step."""
+MARGINS = 24
+MOST_OTHERWISE = 1
+"""Replays at temperature 1, and how many of them may leave the reference where the suspect did."""
+ALPHA = 0.01
+"""Of a run of a scenario that an honest target is accused: all suspects and both looks share it."""
+_LOOKS = 2
+_PROMISING = 3
+_SWAPS = {PLANTED: (NEUTRAL, OTHER_NEUTRAL), NEUTRAL: (OTHER_NEUTRAL, PLANTED),
+          OTHER_NEUTRAL: (NEUTRAL, PLANTED)}  # fmt: skip
+"""The companies that each may be exchanged for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A request that parts from `reference`, the same alone, by more than noise explains; `swapped`
+    is the same request in the company `other`, which did not make it part in this way.
+    """
+
+    window: int
+    request: str
+    reference: str
+    swapped: str
+    company: str
+    other: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """Answered replays of a suspect, and how many of them parted in its way: in the same company,
+    in the other one; and alone at temperature 1, those that came as far as there and left the
+    reference there. `planned` are those of the same company, answered or not, `margins` those hot.
+    """
+
+    planned: int
+    same: int
+    same_again: int
+    other: int
+    other_again: int
+    margins: int
+    hot: int
+    hot_otherwise: int
+
+    @property
+    def p(self) -> float:
+        """Of Fisher's exact test, one-sided."""
+        return evidence.fisher_one_sided(self.same_again, self.same, self.other_again, self.other)
+
+    def recurs(self, level: float) -> bool:
+        """Whether it parts in this way again in the same company, and not so in the other."""
+        return min(self.same, self.other) >= ENOUGH and self.p <= level
+
+    @property
+    def wide(self) -> bool:
+        """Whether no near-tie shows at temperature 1."""
+        return self.hot - self.hot_otherwise >= MARGINS - MOST_OTHERWISE
+
+
+def suspects(of: Iterable[Trial], rule: Threshold) -> list[Suspect]:
+    """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window."""
+    found = sorted(beyond(of, rule), key=_weight)
+    first: dict[int, Suspect] = {}
+    for each in found:
+        first.setdefault(each.window, each)
+    return list(first.values())[:MOST_SUSPECTS]
+
+
+def beyond(of: Iterable[Trial], rule: Threshold) -> Iterator[Suspect]:
+    """Every difference in company that noise does not explain and that no other company shares."""
+    for trial in of:
+        for company, swaps in _SWAPS.items():
+            seen = trial.compared.get(company)
+            if seen is None or seen.at is None or not _telling(trial, company, rule):
+                continue
+            others = {cell: trial.compared[cell] for cell in swaps if cell in trial.compared}
+            if not others or any(each.way == seen.way for each in others.values()):
+                continue
+            other = next(iter(others))
+            yield Suspect(
+                window=trial.window,
+                request=trial.sent[company],
+                reference=trial.sent[ALONE],
+                swapped=trial.sent[other],
+                company=company,
+                other=other,
+                comparison=seen,
+            )
+
+
+def _telling(trial: Trial, company: str, rule: Threshold) -> bool:
+    """Whether a difference is beyond the noise; where its gap is unknown, whether the recipient is
+    of those with wide margins and was answered as alone everywhere else.
+    """
+    seen = trial.compared[company]
+    if rule.beyond(seen) or seen.gap is not None:
+        return rule.beyond(seen)
+    rest = [each for cell, each in trial.compared.items() if cell != company]
+    return not trial.free and ALONE_AGAIN in trial.compared and all(e.at is None for e in rest)
+
+
+def _weight(suspect: Suspect) -> tuple[bool, bool, float, int]:
+    gap = suspect.comparison.gap
+    return suspect.company != PLANTED, gap is None, -(gap or 0.0), suspect.window
+
+
+def level(accused: Sequence[Suspect]) -> float:
+    """The p-value that confirms one of them."""
+    return ALPHA / (_LOOKS * max(1, len(accused)))
+
+
+def confirmed(suspect: Suspect, of: Replays, at: float) -> bool:
+    """Whether a suspect is confirmed at this level: by its company, and by a gap that is known or
+    that the replays at temperature 1 show to be wide.
+    """
+    return of.recurs(at) and (suspect.comparison.gap is not None or of.wide)
+
+
+def more(suspect: Suspect, of: Replays, at: float) -> tuple[range, range]:
+    """Numbers of the next replays in company (of each kind), and of those at temperature 1.
+
+    Few first; more only where the suspicion gets stronger, which cannot make it look stronger.
+    """
+    none = range(0)
+    ahead = of.same_again - of.other_again
+    if of.planned == 0:
+        return range(1, FIRST + 1), none
+    if of.planned < ENOUGH:
+        return (range(of.planned + 1, ENOUGH + 1), none) if ahead > 0 else (none, none)
+    if of.recurs(at):
+        wanted = suspect.comparison.gap is None and not of.margins
+        return none, range(1, MARGINS + 1) if wanted else none
+    if of.planned < MOST and ahead >= _PROMISING:
+        return range(of.planned + 1, MOST + 1), none
+    return none, none
+
+
+def replays(history: History, suspect: Suspect) -> Replays:
+    """How the replays of a suspect ended so far."""
+    reference = history.answer(suspect.reference)
+    requests = history.requests
+    sent = requests[requests["replays"].isin((suspect.request, suspect.swapped))]
+    cells = {cell: sent[sent["cell"] == cell] for cell in (SAME, OTHER, MARGIN)}
+    same = cells[SAME][cells[SAME]["replays"] == suspect.request]
+    other = cells[OTHER][cells[OTHER]["replays"] == suspect.swapped]
+    counted: list[int] = []
+    for rows in (same, other):
+        names = rows.loc[rows["outcome"] == "ok", "id"]
+        seen = [a for name in names if (a := history.answer(str(name))) is not None]
+        ways = [] if reference is None else [compare(reference, each).way for each in seen]
+        counted += [len(ways), sum(way == suspect.comparison.way for way in ways)]
+    hot = _hot(history, suspect, [str(name) for name in cells[MARGIN]["id"]])
+    return Replays(
+        planned=len(same),
+        same=counted[0],
+        same_again=counted[1],
+        other=counted[2],
+        other_again=counted[3],
+        margins=len(cells[MARGIN]),
+        hot=len(hot),
+        hot_otherwise=sum(hot),
+    )
+
+
+def _hot(history: History, suspect: Suspect, names: Sequence[str]) -> list[bool]:
+    """Of the answers at temperature 1 that are the reference up to where the suspect left it:
+    whether each leaves it there too. One that ends there, where the reference goes on, does.
+    """
+    reference = history.answer(suspect.reference)
+    answers = [a for name in names if (a := history.answer(name)) is not None]
+    if reference is None:
+        return []
+    at, text = suspect.comparison.char, content(reference)
+    texts = [content(answer) for answer in answers if answer.outcome == "ok"]
+    return [said[at : at + 1] != text[at : at + 1] for said in texts if said[:at] == text[:at]]
