@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakcheck.folding import fold, origins
+from leakcheck.folding import ASCII_DROPPED, ASCII_LOWER, fold, origins
 
 PLAIN, WORDS_REVERSED, LEET = "as it is", "words reversed", "leet"
 SEAM = 4
@@ -41,6 +41,7 @@ Codes = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _BAR = "\x01"
+_DROPPED = ASCII_DROPPED.replace(_BAR.encode(), b"")
 _TOKEN = re.compile(r"[^\W_]+")
 _PRINTABLE = re.compile(rb"[\t\n\r\x20-\x7e]{8,}")
 _ANY_BYTES = re.compile(rb"(?s).{8,}")
@@ -98,8 +99,9 @@ class Index:
     ascii: bool
 
     def numbers(self, phrases: Iterable[Sequence[str]]) -> Codes:
-        """Phrases of equal length as rows of the numbers of their words."""
-        return np.array([[self.number[word] for word in phrase] for phrase in phrases], np.int64)
+        """Phrases of one length, at least one, as rows of the numbers of their words."""
+        rows = [tuple(map(self.number.__getitem__, phrase)) for phrase in phrases]
+        return np.array(rows, np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,11 @@ def _seams(words: Sequence[str]) -> Seams:
 def _leet(folded: str) -> str:
     """Folded letters in the alphabet of leet."""
     return folded.translate(_LEET).translate(_ONE_LETTER)
+
+
+def tokens(text: str) -> frozenset[str]:
+    """The words of a text, in small letters: what its author may be answered with."""
+    return frozenset(_TOKEN.findall(text.lower()))
 
 
 # --- reading a text in every form ----------------------------------------------------------------
@@ -288,6 +295,8 @@ def _masked(text: str, own: Collection[str]) -> str:
 
 def _stream(text: str) -> str:
     """A folded text, in which bars stay bars: nothing is adjacent over one."""
+    if text.isascii():
+        return text.encode().translate(ASCII_LOWER, _DROPPED).decode()
     return _BAR.join(map(fold, text.split(_BAR)))
 
 
@@ -404,26 +413,25 @@ _HEX = _Code(
 
 
 def begun(
-    of: Index, tokens: Iterable[tuple[str, float]], own: Collection[str]
+    of: Index, tokens_seen: Iterable[tuple[str, float]], own: Collection[str]
 ) -> dict[int, tuple[float, str]]:
-    """Numbers of the words that a token is or begins: its best log-probability, and the token.
+    """Numbers of the words that a token is or begins: its best log-probability (nats), and it.
 
-    A token of less than `LEAST_BEGINNING` letters says nothing, nor does one that begins an own
+    A token of less than `LEAST_BEGINNING` letters says nothing, nor does one that begins an `own`
     word.
     """
-    best: dict[str, tuple[float, str]] = {}
-    for token, logprob in tokens:
-        known = best.get(token)
-        if known is None or known[0] < logprob:
-            best[token] = (logprob, token)
+    mine = {word[:size] for word in own for size in range(LEAST_BEGINNING, len(word) + 1)}
+    best: dict[str, float] = {}
+    for token, logprob in tokens_seen:
+        best[token] = max(best.get(token, logprob), logprob)
     found: dict[int, tuple[float, str]] = {}
-    for token, scored in best.items():
+    for token, logprob in best.items():
         letters = fold(token)
-        if len(letters) < LEAST_BEGINNING or any(word.startswith(letters) for word in own):
+        if len(letters) < LEAST_BEGINNING or letters in mine:
             continue
         at = bisect.bisect_left(of.ordered, letters)
         while at < len(of.ordered) and of.ordered[at].startswith(letters):
             number = of.number[of.ordered[at]]
-            found[number] = max(found.get(number, scored), scored)
+            found[number] = max(found.get(number, (logprob, token)), (logprob, token))
             at += 1
     return found
