@@ -5,8 +5,8 @@ from pretending import obedient, plan, played
 from shorthand import history, passphrase, ticket
 
 from leakcheck import wording
-from leakcheck.analyzer import echoes
-from leakcheck.records import Message
+from leakcheck.analyzer import echoes, judge
+from leakcheck.records import Gate, Message
 
 ASK = wording.ELICITING
 OWN = wording.TICKET.format(ticket=ticket("a"))
@@ -143,3 +143,10 @@ def test_shipped_scenarios_put_passphrases_into_several_places(scenario, places)
     rows = echoes.table(h, 0.5)[0][echoes.TITLE][1:]
     assert {row[1].partition(",")[0] for row in rows} == places
     assert {row[0] for row in rows} <= set(wording.ALIKE)
+
+
+def test_the_verdict_has_the_table_and_names_the_weak_place():
+    h = history(LINE, changes=owners(), gate=Gate(min_windows=1, min_echo=0.5)).scenario("tiny")
+    verdict = judge(h, h.plans[0])
+    assert verdict.tables[echoes.TITLE][0] == echoes.COLUMNS
+    assert any(note.startswith("echo is weakest where") for note in verdict.notes)

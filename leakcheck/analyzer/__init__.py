@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck.analyzer import curves, reasons, settling, tracing, verdict
+from leakcheck.analyzer import curves, echoes, reasons, settling, tracing, verdict
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
 from leakcheck.history import History
 from leakcheck.records import (
@@ -80,6 +80,7 @@ def _verdict(its: Case) -> Verdict:
     scenario = its.plan.scenario
     status, why = verdict.decide(its)
     findings, history = its.findings, its.history
+    echoed, weak = echoes.table(history, scenario.gate.min_echo)
     return Verdict(
         scenario=scenario.name,
         version=scenario.version,
@@ -92,9 +93,9 @@ def _verdict(its: Case) -> Verdict:
         exposure=its.exposure,
         findings=tuple(tracing.linked(history, f) for f in findings[:KEPT_FINDINGS]),
         findings_total=len(findings),
-        notes=(*_notes(history), *(n for r in its.results for n in r.notes)),
+        notes=(*_notes(history), *weak, *(n for r in its.results for n in r.notes)),
         curves=curves.draw(history, leaking_recipients(findings)),
-        tables={title: table for r in its.results for title, table in r.tables.items()},
+        tables={title: table for r in its.results for title, table in r.tables.items()} | echoed,
         evidence=its.evidence,
     )
 
