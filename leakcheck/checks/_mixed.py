@@ -1,4 +1,4 @@
-"""The sends of each recipient of `traffic.mixed_batch`, compared, and what that says of the target."""
+"""The sends of each recipient of `traffic.mixed_batch`, compared: how a target repeats itself."""
 
 from __future__ import annotations
 

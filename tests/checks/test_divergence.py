@@ -1,116 +1,261 @@
-"""Where answers in company part from the answer alone."""
+"""The differential: how a target is graded, what is a suspicion, what replays make of it."""
 
+import random
 from dataclasses import replace
 
+import mixing
 import pytest
-from shorthand import history, provenance
+from mixing import confirmed, contaminated, nothing, plan, played
 
-from leakcheck import history as histories
-from leakcheck.checks import divergence
-from leakcheck.records import Chunk, TokenLogprob
-
-PAIR = {"a": {"cell": "alone"}, "b": {"cell": "planted", "twin": "a", "ticket": None,
-        "passphrase": None}}  # fmt: skip
-
-
-def tokens(text, **better):
-    """One token a letter; `better` gives letters their alternatives."""
-    return tuple(
-        TokenLogprob(token=letter, logprob=-0.1, top=((letter, -0.1), *better.get(letter, ())))
-        for letter in text
-    )
+from leakcheck import evidence
+from leakcheck.analyzer.confirm import confirmations
+from leakcheck.checks import _suspects, divergence
+from leakcheck.checks._mixed import CEILING, grade, threshold, trials
+from leakcheck.traffic.mixed_batch import ALONE, ALONE_AGAIN, COMPANIES, NEUTRAL, PLANTED
 
 
-def compared(alone, mixed, *, finish=("length", "length"), outcome="ok", logprobs=True):
-    h = history("a> a=_ / b> b=_", changes=PAIR)
-    plan, seen = h.plans[0], list(h._run.seen)
-    for at, letters in enumerate((alone, mixed)):
-        text = letters if isinstance(letters, str) else "".join(t.token for t in letters)
-        probs = () if isinstance(letters, str) and not logprobs else letters
-        probs = tokens(probs) if isinstance(probs, str) else probs
-        seen[at] = replace(
-            seen[at],
-            chunks=(Chunk(text=text, logprobs=probs),),
-            finish_reason=finish[at],
-            outcome="ok" if at == 0 else outcome,
+def at_random(share, margin=0.2, *, alone=False, seed=0):
+    """An honest target that flips near-ties now and then, whoever is beside it."""
+    draws = random.Random(seed)
+
+    def change(_request, company):
+        if (company or alone) and draws.random() < share:
+            return 3, "tied"
+        return None
+
+    return change, lambda _request, at: margin if at == 3 else mixing.WIDE
+
+
+def by_shape(request, company):
+    """Rounding that follows the size of the batch: the same flip in every company, every time."""
+    return (3, "tied") if company and len(request.messages[-1].content) % 2 else None
+
+
+def severities(h):
+    return {(f.anomaly, f.severity) for f in divergence.check(h).findings}
+
+
+def only(h, cell):
+    return list(h.requests.loc[h.requests["cell"] == cell, "id"])
+
+
+# --- grade ---------------------------------------------------------------------------------------
+
+
+def test_a_target_that_repeats_itself_in_a_hundred_neutral_comparisons_is_d0():
+    h = played(plan(13), nothing)
+    assert grade(trials(h)).name == "D0"
+    note = divergence.check(h).notes[0]
+    assert note.startswith("grade D0")
+    assert "0 of 104 answers in neutral company" in note
+
+
+def test_fewer_comparisons_without_a_difference_are_no_grade():
+    note = divergence.check(played(plan(12), nothing)).notes[0]
+    assert note.startswith("no grade")
+    assert f"at most {100 * evidence.upper_bound(0, 96):.2g} % differ" in note
+
+
+def test_a_target_that_differs_in_neutral_company_alone_is_d1():
+    change, margin = at_random(0.3)
+    assert grade(trials(played(plan(4), change, margin=margin))).name == "D1"
+
+
+def test_a_target_that_does_not_repeat_itself_alone_is_d2():
+    change, margin = at_random(0.3, alone=True)
+    assert grade(trials(played(plan(4), change, margin=margin))).name == "D2"
+
+
+def test_planted_company_has_no_part_in_the_grade():
+    def change(_request, company):
+        return (0, "other") if any(each.passphrase for each in company) else None
+
+    assert grade(trials(played(plan(13), change))).name == "D0"
+
+
+# --- threshold -----------------------------------------------------------------------------------
+
+
+def test_without_noise_tau_is_the_floor():
+    h = played(plan(2), nothing)
+    assert threshold(h, trials(h)).tau == evidence.FLOOR_BF16
+
+
+def test_differences_without_passphrases_raise_tau_threefold():
+    change, margin = at_random(0.5, 0.6)
+    h = played(plan(4), change, margin=margin)
+    assert threshold(h, trials(h)).tau == pytest.approx(1.8)
+
+
+def test_damage_in_neutral_company_does_not_hide_a_fault():
+    h = played(plan(6), contaminated(0.5))
+    rule = threshold(h, trials(h))
+    assert rule.null_gap > 2 * CEILING
+    assert rule.tau == pytest.approx(CEILING)
+    assert any(s.company == PLANTED for s in _suspects.suspects(trials(h), rule))
+
+
+def test_the_lattice_of_the_logits_is_seen():
+    h = played(plan(4), nothing, step=0.125, margin=lambda _request, at: 5 + 0.4 * at)
+    assert threshold(h, trials(h)).quantum == 0.125
+
+
+# --- what is a suspicion, and what becomes of it -------------------------------------------------
+
+
+def test_a_fault_whose_effect_follows_the_companions_is_corruption():
+    h = confirmed(plan(6), contaminated(0.5))
+    found = [f for f in divergence.check(h).findings if f.severity == "corruption"]
+    assert found
+    assert {f.anomaly for f in found} == {"diverted-answer"}
+    for f in found:
+        assert f.evidence["parted_again"] == f.evidence["replayed"] == 10
+        assert f.evidence["parted_in_other_company"] == 0
+        assert (
+            "sent again in the same company it parted in this way 10 of 10 times" in f.explanation
         )
-    return divergence.check(histories.build([plan], [], seen, provenance=provenance(plan)))
 
 
-def one(result):
-    (found,) = result.findings
-    return found
+def test_a_wide_flip_that_every_company_shares_is_noise():
+    h = confirmed(plan(6), by_shape, margin=lambda _request, at: 6.0 if at == 3 else mixing.WIDE)
+    assert severities(h) == {("divergence", "note")}
+    assert not only(h, _suspects.SAME)
 
 
-def test_equal_answers_do_not_diverge():
-    result = compared("abcd", "abcd")
-    assert result.findings == ()
-    assert result.notes == ("0 of 1 answers in company differ from the one alone",)
+def test_near_ties_are_noise_and_nothing_is_sent_again():
+    change, margin = at_random(0.4)
+    h = played(plan(10), change, margin=margin)
+    assert severities(h) == {("divergence", "note")}
+    assert confirmations(h) == ()
 
 
-def test_a_divergence_is_a_note_with_the_gap_of_the_reference_run():
-    found = one(compared(tokens("abc", c=(("x", -0.6), ("y", -3.0))), "abx"))
-    assert (found.anomaly, found.severity, found.recipient) == ("divergence", "note", "b")
-    assert found.evidence["at"] == 2
-    assert found.evidence["gap_nats"] == pytest.approx(0.5)
-    assert not found.evidence["censored"]
-    assert "preferred its own token by 0.5 nats" in found.explanation
+def test_wide_flips_at_random_are_sent_again_and_stay_noise():
+    change, margin = at_random(0.3, 6.0)
+    h = confirmed(plan(6), change, margin=margin)
+    assert only(h, _suspects.SAME)
+    assert severities(h) == {("divergence", "note")}
 
 
-def test_a_token_that_is_no_alternative_makes_the_gap_at_least_that_of_the_last_one():
-    found = one(compared(tokens("abc", c=(("y", -2.0), ("z", -4.1))), "abx"))
-    assert found.evidence["gap_nats"] == pytest.approx(4.0)
-    assert found.evidence["censored"]
-    assert "by at least 4 nats" in found.explanation
+def test_of_a_d0_target_any_difference_is_a_suspicion():
+    def change(request, company):
+        if (request.window == 5 and request.tenant == "t00") or request.replays:
+            return (3, "tied") if any(each.passphrase for each in company) else None
+        return None
+
+    h = confirmed(plan(13), change, margin=lambda _request, at: 0.1 if at == 3 else mixing.WIDE)
+    assert ("diverted-answer", "corruption") in severities(h)
 
 
-def test_of_alternatives_that_look_the_same_the_likeliest_counts():
-    """A token that is part of a character is shown as U+FFFD, as is any other such token."""
-    found = one(compared(tokens("abc", c=(("\ufffd", -3.2), ("\ufffd", -9.0))), "ab\ufffd"))
-    assert found.evidence["gap_nats"] == pytest.approx(3.1)
-    assert not found.evidence["censored"]
+def test_an_unfinished_confirmation_is_a_note():
+    h = played(plan(6), contaminated(0.5))
+    assert severities(h) == {("divergence", "note")}
 
 
-@pytest.mark.parametrize("finish", [("length", "length"), ("stop", None), ("length", "stop")])
-def test_a_cut_answer_is_no_divergence(finish):
-    alone, mixed = ("abcd", "ab") if finish != ("length", "stop") else ("ab", "abcd")
-    assert compared(alone, mixed, finish=finish).findings == ()
+def test_at_most_four_suspects_of_four_windows_are_sent_again():
+    h = played(plan(12), contaminated(0.9))
+    accused = _suspects.suspects(trials(h), threshold(h, trials(h)))
+    assert len({each.window for each in accused}) == len(accused) == _suspects.MOST_SUSPECTS
 
 
-def test_an_answer_that_was_cancelled_is_not_compared():
-    result = compared("abcd", "xy", outcome="unknown")
-    assert result.findings == ()
-    assert "nothing was compared" in result.notes[0]
+def test_replays_are_whole_phases_with_unchanged_payloads():
+    h = played(plan(6), contaminated(0.5))
+    sent = confirmations(h)
+    windows = {each.window for each in sent}
+    assert len(sent) == len(windows) * 6
+    for each in sent:
+        first = h.by_id(each.replays)
+        assert each.messages == first.messages
+        assert each.passphrase == first.passphrase
+    kinds = [each.cell for each in sent]
+    assert kinds.count(_suspects.SAME) == kinds.count(_suspects.OTHER) == len(sent) // 2
 
 
-def test_an_answer_that_ends_by_itself_where_the_other_goes_on_diverges():
-    found = one(compared("abcd", "ab", finish=("stop", "stop")))
-    assert found.evidence["at"] == 2
-    assert found.evidence["gap_nats"] is None
-    assert "how narrow that was is not known" in found.explanation
+def test_all_suspects_and_both_looks_share_one_percent():
+    h = played(plan(12), contaminated(0.9))
+    accused = _suspects.suspects(trials(h), threshold(h, trials(h)))
+    assert _suspects.level(accused) == pytest.approx(0.01 / 8)
+    assert _suspects.level([]) == pytest.approx(0.005)
 
 
-def test_only_the_first_difference_counts_and_drift_only_before_it():
-    mixed = tokens("abxy")
-    mixed = (replace(mixed[0], logprob=-0.3), *mixed[1:3], replace(mixed[3], logprob=-9.0))
-    found = one(compared("abcd", mixed))
-    assert found.evidence["at"] == 2
-    assert found.evidence["largest_logprob_difference_nats"] == pytest.approx(0.2)
+# --- without log-probabilities -------------------------------------------------------------------
 
 
-def test_without_logprobs_texts_are_compared():
-    result = compared("abcd", "abxd", logprobs=False)
-    found = one(result)
-    assert found.evidence["gap_nats"] is None
-    assert "from character 2 on" in found.explanation
-    assert "1 were compared as text" in result.notes[0]
+def test_without_logprobs_a_difference_in_one_company_is_confirmed_by_replays_at_temperature_1():
+    h = confirmed(plan(8), contaminated(0.2, seed=2), logprobs=False)
+    found = [f for f in divergence.check(h).findings if f.severity == "corruption"]
+    assert found
+    assert all(f.evidence["replayed_hot"] == _suspects.MARGINS for f in found)
+
+
+def test_without_logprobs_a_target_that_does_not_follow_temperature_is_not_accused():
+    facts = replace(mixing.FACTS, samples=False)
+    h = confirmed(plan(8), contaminated(0.2, seed=2), logprobs=False, facts=facts)
+    assert only(h, _suspects.SAME)
+    assert severities(h) == {("divergence", "note")}
+
+
+def test_without_logprobs_a_near_tie_shows_at_temperature_1():
+    fault, draws = contaminated(0.2, seed=2), random.Random(1)
+
+    def change(request, company):
+        if request.cell == _suspects.MARGIN:
+            return (draws.randrange(8), "tied") if draws.random() < 0.9 else None
+        return fault(request, company)
+
+    h = confirmed(plan(8), change, logprobs=False)
+    assert only(h, _suspects.MARGIN)
+    assert severities(h) == {("divergence", "note")}
+
+
+def test_without_logprobs_answers_that_write_freely_are_no_suspects():
+    h = played(plan(8), contaminated(0.3), logprobs=False)
+    of = [replace(each, free=True) for each in trials(h)]
+    assert _suspects.suspects(of, threshold(h, of)) == []
+
+
+def test_the_notes_say_which_evidence_was_possible():
+    assert "log-probabilities were weighed" in divergence.check(played(plan(2), nothing)).notes[1]
+    without = divergence.check(played(plan(2), nothing, logprobs=False))
+    assert "gives no log-probabilities" in without.notes[1]
+
+
+# --- influence -----------------------------------------------------------------------------------
+
+
+def test_answers_that_differ_more_in_planted_company_are_an_influence_and_no_leak():
+    draws = random.Random(0)
+
+    def change(_request, company):
+        share = 0.5 if any(each.passphrase for each in company) else 0.1
+        return (3, "tied") if company and draws.random() < share else None
+
+    h = confirmed(plan(24), change, margin=lambda _request, at: 0.2 if at == 3 else mixing.WIDE)
+    found = [f for f in divergence.check(h).findings if f.anomaly == "influence"]
+    assert [f.severity for f in found] == ["note"]
+    assert "expert capacity" in found[0].explanation
+
+
+def test_noise_that_is_the_same_in_every_company_is_no_influence():
+    change, margin = at_random(0.3)
+    h = played(plan(24), change, margin=margin)
+    assert "influence" not in {f.anomaly for f in divergence.check(h).findings}
+
+
+# --- the table -----------------------------------------------------------------------------------
 
 
 def test_the_table_counts_each_kind_of_company():
-    (table,) = compared(tokens("abc", c=(("x", -0.6),)), "abx").tables.values()
-    assert table[1] == ("planted", 1, 1, pytest.approx(0.5), pytest.approx(0.5), 0.0)
+    (table,) = divergence.check(played(plan(5), by_shape)).tables.values()
+    rows = {row[0]: row for row in table[1:]}
+    assert set(rows) == {
+        f"{ALONE_AGAIN} / {ALONE}", *(f"{cell} / {ALONE}" for cell in COMPANIES),
+        f"other neutral / {NEUTRAL}",
+    }  # fmt: skip
+    assert all(row[1] == 20 for row in rows.values())
+    assert rows["alone again / alone"][2] == rows["other neutral / neutral"][2] == 0
+    assert rows["planted / alone"][2] == rows["neutral / alone"][2] > 0
 
 
-def test_replays_are_not_compared():
-    changes = {"a": PAIR["a"], "b": PAIR["b"] | {"replays": "a"}}
-    assert divergence.check(history("a> a=_ / b> b=", changes=changes)).tables == {}
+def test_nothing_to_compare_is_said():
+    h = played(replace(plan(1), requests=plan(1).requests[:1]), nothing)
+    assert "nothing was compared" in divergence.check(h).notes[0]
