@@ -32,6 +32,22 @@ def test_an_empty_arm_decides_nothing():
     assert evidence.fisher_one_sided(0, 0, 3, 10) == 1.0
 
 
+@given(COUNTS, st.floats(0, 1))
+def test_the_binomial_tail_agrees_with_scipy(counts, probability):
+    events, trials = counts
+    wanted = stats.binom.sf(events - 1, trials, probability)
+    found = evidence.at_least(events, trials, probability)
+    assert found == pytest.approx(wanted, rel=1e-6, abs=1e-300)
+
+
+def test_a_probability_above_1_is_certain_and_one_below_0_refused():
+    assert evidence.at_least(3, 3, 1.5) == 1.0
+    with pytest.raises(
+        ValueError, match=r"probability is -0\.5; it must be a number of at least 0"
+    ):
+        evidence.at_least(1, 3, -0.5)
+
+
 def test_signs_are_those_of_the_binomial_test():
     assert evidence.sign_one_sided(7, 0) == pytest.approx(1 / 128)
     assert evidence.sign_one_sided(0, 0) == 1.0
