@@ -13,7 +13,7 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 # each layer may import itself and what stands before it
 LAYERS = [
     {"records", "errors", "redact"},
-    {"folding", "passphrase", "match", "evidence", "runfolder", "plugin", "wording"},
+    {"folding", "passphrase", "match", "evidence", "runfolder", "tail", "plugin", "wording"},
     {"history"},
     {"backends", "traffic", "checks"},
     {
@@ -27,7 +27,7 @@ LAYERS = [
         "session",
         "certify",
     },
-    {"experiment", "planning", "progress", "selftest"},
+    {"experiment", "differential", "watching", "planning", "progress", "selftest"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

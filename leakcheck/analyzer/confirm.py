@@ -52,6 +52,13 @@ def confirmations(history: History, *, limit: int = 12) -> tuple[Request, ...]:
     return tuple(replays)
 
 
+def most(*, per_phase: int, per_window: int, limit: int = 12) -> int:
+    """How many requests the replays of one scenario can be at the very most."""
+    tickets = limit * (own_answer.ALONE_REPLAYS + own_answer.HOT_REPLAYS)
+    tickets += WINDOWS * own_answer.WINDOW_REPLAYS * per_window
+    return tickets + diverted.most(per_phase)
+
+
 def _next_step(history: History, limit: int, windows: Iterator[int]) -> Iterator[Request]:
     states = own_answer.ticket_states(history)
     cells = (own_answer.ALONE, own_answer.HOT, own_answer.IN_WINDOW)

@@ -33,6 +33,11 @@ def replays(history: History, windows: Iterator[int]) -> Iterator[Request]:
                 yield _hot(history.by_id(suspect.request), n, next(windows))
 
 
+def most(per_phase: int) -> int:
+    """How many requests these replays can be at the very most, of a scenario."""
+    return rule.MOST_SUSPECTS * (2 * rule.MOST * per_phase + rule.MARGINS)
+
+
 def _phase(history: History, name: str, cell: str, n: int, window: int) -> Iterator[Request]:
     """Everything that was sent together with a request, once more."""
     first = history.by_id(name)

@@ -9,6 +9,7 @@ from typing import Any
 from leakcheck import __version__
 from leakcheck.cli import commands
 from leakcheck.cli.asked import SHORTCUTS
+from leakcheck.cli.diff import diff
 
 _EPILOG = """\
 exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
@@ -28,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     its_commands = its.add_subparsers(metavar="COMMAND", required=True)
     _run_parser(its_commands)
     _plan_parser(its_commands)
+    _diff_parser(its_commands)
     _words_parser(its_commands)
     _selftest_parser(its_commands)
     command = its_commands.add_parser("analyze", help="the same report again, without the target")
@@ -90,6 +92,24 @@ def _plan_parser(its_commands: Any) -> None:
     add("--rate", type=float, metavar="N", help="requests a second that the target answers")
     add("--price-in", type=float, metavar="USD", help="price of a million tokens of prompts")
     add("--price-out", type=float, metavar="USD", help="price of a million tokens of answers")
+    _gate_flags(command)
+    _override_flags(command)
+
+
+def _diff_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "diff", help="the same requests alone and in company: do neighbours change answers?"
+    )
+    command.set_defaults(command=diff)
+    _target_flags(command)
+    add = command.add_argument
+    add("--out", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
+    add("--max-requests", type=_positive, metavar="N",
+        help="never send more, replays included: fewer windows are planned")  # fmt: skip
+    add("--max-tokens-total", type=_positive, metavar="N",
+        help="never take more tokens of prompts and answers than that")  # fmt: skip
+    add("--metrics", metavar="URL", default="auto",
+        help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
     _gate_flags(command)
     _override_flags(command)
 
