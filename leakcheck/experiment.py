@@ -14,9 +14,11 @@ from leakcheck import analyzer, gauges, history, report, runfolder, scenario, se
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
+from leakcheck.history import settled
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
 from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
 from leakcheck.session import Opened, Session, Setup, Watch
+from leakcheck.watching import Watcher
 
 _PROBE_PAUSE_S = 5.0
 """Before each request that asks a target which seems dead whether it came back."""
@@ -66,7 +68,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
                     watch("plan", 0, 1)
                     plans = _plans(scenarios, first, found)
                     runfolder.write_plans(folder, [first, *plans])
-                    _send_all(live, plans)
+                    _send_all(live, (first, *plans), play_all=setup.play_all)
         except KeyboardInterrupt:
             session.note(folder, "interrupted", "between two steps")
     return judge(folder, watch), folder
@@ -96,7 +98,7 @@ def resume(folder: Path, watch: Watch) -> Report:
         survey.preflight(opened.target)
         session.note(folder, "resumed")
         with _started(folder, opened, origin.scenarios, watch) as live:
-            _send_all(live, plans)
+            _send_all(live, plans, play_all=origin.play_all)
     return judge(folder, watch)
 
 
@@ -209,13 +211,27 @@ def _started(
         session.note(folder, "harness-error", str(error))
 
 
-def _send_all(live: Session, plans: Sequence[Plan]) -> None:
-    """Send what has not been sent; then, if nothing broke, `confirm`."""
+def _send_all(live: Session, plans: Sequence[Plan], *, play_all: bool) -> None:
+    """Send what has not been sent, of each scenario until it is settled; then, if nothing broke,
+    `confirm`. With `play_all` nothing ends early.
+    """
     sent = runfolder.read_shards(live.folder)
+    over = settled.names(runfolder.read_events(live.folder))
+    origin = runfolder.read_provenance(live.folder)
+    watcher = Watcher(live.folder, origin, plans, play_all=play_all)
     for plan in plans:
-        todo = runfolder.remaining(plan.requests, sent)
-        if todo and live.send(plan.scenario.name, todo) is not None:
+        name, todo = plan.scenario.name, runfolder.remaining(plan.requests, sent)
+        watcher.begin(plan, todo)
+        if name in over or not todo:
+            continue
+        ended = None if watcher.enough() else live.send(name, todo, watcher.over)
+        watcher.write()
+        if ended is not None:
             return
+        if watcher.settled:
+            session.note(live.folder, "settled", name)
+            played = sum(request.window in watcher.windows for request in todo)
+            live.watch(name, played, played)
     confirm(live)
 
 

@@ -8,6 +8,7 @@
         observations-w00.jsonl     {"invoke": ...} before sending, {"observe": ...} after
         observations-w00-1.jsonl   the same worker, started again by --resume
         events.jsonl               RunEvent
+        evidence.json              State of each scenario so far, for who looks on (`watching`)
         metrics.jsonl              Gauges, where the target's metrics are read
     reports/latest -> the newest
 
@@ -246,7 +247,9 @@ def _request_line(request: Request) -> bytes:
 # --- shards --------------------------------------------------------------------------------------
 
 
-class _ShardLine(msgspec.Struct, forbid_unknown_fields=True):
+class ShardLine(msgspec.Struct, forbid_unknown_fields=True):
+    """One line of a shard: either of the two."""
+
     invoke: Invocation | None = None
     observe: Observation | None = None
 
@@ -311,8 +314,8 @@ def read_shards(folder: Path) -> Shards:
     invocations: list[Invocation] = []
     observations: list[Observation] = []
     torn: list[str] = []
-    for path in sorted(folder.glob("observations-w*.jsonl"), key=_shard_order):
-        for number, line in _lines(path, _ShardLine, torn):
+    for path in shard_files(folder):
+        for number, line in _lines(path, ShardLine, torn):
             if line.invoke is not None:
                 invocations.append(line.invoke)
             elif line.observe is not None:
@@ -332,6 +335,11 @@ def remaining(requests: Iterable[Request], shards: Shards) -> tuple[Request, ...
     started = {record.request_id for record in shards.invocations}
     started.update(record.request_id for record in shards.observations)
     return tuple(request for request in requests if request.id not in started)
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """Every shard, by worker, then by start."""
+    return sorted(folder.glob("observations-w*.jsonl"), key=_shard_order)
 
 
 def _shard_order(path: Path) -> tuple[int, ...]:

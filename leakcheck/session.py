@@ -119,13 +119,22 @@ class Session:
     runner: Runner
     watch: Watch
 
-    def send(self, name: str, requests: Sequence[Request]) -> RunEvent | None:
-        """Play requests. What ends the run, `interrupted` or `target-lost`, is noted in its folder
-        and returned; None when it may go on.
+    def send(
+        self,
+        name: str,
+        requests: Sequence[Request],
+        on_window: Callable[[int], bool] | None = None,
+    ) -> RunEvent | None:
+        """Play requests, or fewer where `on_window` says so (see `Runner.play`). What ends the run,
+        `interrupted` or `target-lost`, is noted in its folder and returned; None when it may go on.
         """
         total = len(requests)
         self.watch(name, 0, total)
-        played = self.runner.play(requests, on_progress=lambda done: self.watch(name, done, total))
+        played = self.runner.play(
+            requests,
+            on_progress=lambda done: self.watch(name, done, total),
+            on_window=on_window,
+        )
         if played.interrupted:
             detail = f"during {name}, after {played.requests_done} of {total} requests"
             return note(self.folder, "interrupted", detail)
@@ -172,4 +181,5 @@ def provenance(setup: Setup, opened: Opened, scenarios: tuple[Scenario, ...]) ->
         scenarios=scenarios,
         engine=opened.ready,
         selftest=setup.selftest,
+        play_all=setup.play_all,
     )

@@ -108,7 +108,10 @@ class SelfTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Who ran what, when, against what: run.json. `command` has no secrets."""
+    """Who ran what, when, against what: run.json. `command` has no secrets.
+
+    `play_all`: every planned window was to be played, whatever the ones before it showed.
+    """
 
     schema: int
     leakcheck: str
@@ -123,6 +126,7 @@ class Provenance:
     scenarios: tuple[Scenario, ...]
     engine: dict[str, Any] | None = None
     selftest: SelfTest | None = None
+    play_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

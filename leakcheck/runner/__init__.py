@@ -71,8 +71,9 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
-    """The requests that may overlap, and whether they are the last ones of their window."""
+    """The requests of a window that may overlap, and whether they are the last ones of it."""
 
+    window: int
     requests: tuple[Request, ...]
     ends_window: bool
 
@@ -151,11 +152,14 @@ class Runner:
         requests: Sequence[Request],
         *,
         on_progress: Callable[[int], None] | None = None,
+        on_window: Callable[[int], bool] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Played:
         """Send requests, window after window in the order given, phase after phase.
 
-        `on_progress` is told, every now and then, how many of them are over.
+        `on_progress` is told, every now and then, how many of them are over. `on_window` is told
+        the number of a window when the last of its requests is over and in the run folder; True
+        ends the play there, with nothing in flight and nothing amiss.
 
         Ends early, with everything observed in the run folder, when `should_stop` says so or at
         Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), and when nothing could be
@@ -163,6 +167,7 @@ class Runner:
         itself cannot go on: all workers died, a disk is full, a request is not in the plan.
         """
         game = _Game(on_progress or _ignore, should_stop or _never)
+        over = on_window or _go_on
         jobs = self._jobs(requests)
         try:
             with _ctrl_c(game):
@@ -170,6 +175,8 @@ class Runner:
                 for phase in _phases(requests):
                     if not game.over:
                         self._play_phase(phase, jobs, game)
+                        if phase.ends_window and not game.over:
+                            game.enough = over(phase.window)
         except KeyboardInterrupt:  # it may have cut a message in two: the pipes are of no use now
             game.interrupted = True
             self._kill()
@@ -315,6 +322,7 @@ class _Game:
     ) -> None:
         self.windows_done = 0
         self.interrupted = False
+        self.enough = False
         self.target_lost: str | None = None
         self._on_progress = on_progress
         self._should_stop = should_stop
@@ -325,7 +333,7 @@ class _Game:
     @property
     def over(self) -> bool:
         """Nothing more is to be sent."""
-        return self.interrupted or self.target_lost is not None
+        return self.interrupted or self.enough or self.target_lost is not None
 
     def must_stop(self) -> bool:
         """Ask the caller whether to stop."""
@@ -377,10 +385,10 @@ def _phases(requests: Sequence[Request]) -> Iterator[_Phase]:
     for request in requests:
         phases = windows.setdefault((request.scenario, request.window), {})
         phases.setdefault(request.phase, []).append(request)
-    for phases in windows.values():
+    for (_, window), phases in windows.items():
         last = max(phases)
         for number in sorted(phases):
-            yield _Phase(requests=tuple(phases[number]), ends_window=number == last)
+            yield _Phase(window=window, requests=tuple(phases[number]), ends_window=number == last)
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:
@@ -442,6 +450,10 @@ def _ctrl_c(game: _Game) -> Iterator[None]:
 
 def _ignore(_done: int) -> None:
     """The caller does not want to know."""
+
+
+def _go_on(_window: int) -> bool:
+    return False
 
 
 def _never() -> bool:
