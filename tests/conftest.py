@@ -4,7 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# a stalled machine is no failure of an example; pytest-timeout bounds what hangs
+hypothesis.settings.register_profile("leakcheck", deadline=None)
+hypothesis.settings.load_profile("leakcheck")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_the_published_answer_of_a_bfloat16_server_lies_on_an_eighth():
     assert evidence.quantum([position] * 60) == 0.125
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_float32_has_no_lattice(seed):
     assert evidence.quantum(list(answers(FP32, positions=50, top=2, seed=seed))) is None
