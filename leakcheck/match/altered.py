@@ -226,8 +226,12 @@ def in_plain(of: Index, seen: Shown, phrases: Codes) -> Flags:
 def in_other_forms(of: Index, seen: Shown, phrases: Codes) -> Flags:
     """Which phrases, rows of numbers of words, show a seam in another form."""
     first, second = phrases[:, :-1], phrases[:, 1:]
-    decoded = _any(of.plain.of(first, second), seen.encoded)
-    words_reversed = _any(of.plain.of(second, first), seen.plain)
+    seams = of.plain.of(first, second)
+    decoded = _any(seams, seen.encoded)
+    back = of.plain.of(second, first)
+    # a seam may be one of the phrase as it is: two of its words may end, or begin, alike
+    back[(back[:, :, None] == seams[:, None, :]).any(axis=2)] = -1
+    words_reversed = _any(back, seen.plain)
     leet = _any(of.leet.of(first, second), seen.leet)
     either: Flags = np.logical_or.reduce((decoded, words_reversed, leet))
     return either
@@ -254,8 +258,10 @@ def passage(
             found = _longest(reading, order)
             if found is None or (best is not None and found[1] - found[0] <= best[0]):
                 continue
-            first, last = (reading.first + reading.step * at for at in (found[0], found[1] - 1))
-            start, end = int(min(first, last)), int(max(first, last)) + 1
+            edges = [reading.first + reading.step * at for at in found]
+            if reading.step < 0:  # the character at an edge itself, not what is before it
+                edges = [edge + 1 for edge in edges[::-1]]
+            start, end = map(round, edges)
             reads = reading.text[slice(*found)]
             place = Passage(form=form, start=max(0, start), end=min(len(text), end), reads=reads)
             best = (found[1] - found[0], place)
@@ -401,7 +407,7 @@ _BASE64 = _Code(
 )
 _HEX = _Code(
     form="hex",
-    between=re.compile(r"(?:0[xX]|\\x|[\s:,;.-])+"),
+    between=re.compile(r"(?:0[xX]|\\[xX]|[\s:,;.-])+"),
     runs=re.compile(r"[0-9A-Fa-f]{16,}"),
     decode=_from_hex,
     chars=2,
