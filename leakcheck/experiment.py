@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import analyzer, gauges, history, report, runfolder, scenario, session, survey
+from leakcheck import (
+    analyzer,
+    gauges,
+    history,
+    lifetimes,
+    report,
+    runfolder,
+    scenario,
+    session,
+    survey,
+)
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
@@ -224,7 +234,9 @@ def _send_all(live: Session, plans: Sequence[Plan], *, play_all: bool) -> None:
         watcher.begin(plan, todo)
         if name in over or not todo:
             continue
-        ended = None if watcher.enough() else live.send(name, todo, watcher.over)
+        ended = None
+        if not watcher.enough():
+            ended = lifetimes.send(live, origin, plan, todo, watcher.over)
         watcher.write()
         if ended is not None:
             return

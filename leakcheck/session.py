@@ -54,6 +54,8 @@ class Setup:
     selftest: SelfTest | None = None
     metrics: str = gauges.OFF
     play_all: bool = False
+    lifetimes: int = 1
+    restart: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ class Session:
     opened: Opened
     runner: Runner
     watch: Watch
+    sampler: gauges.Sampler | None = None
 
     def send(
         self,
@@ -153,9 +156,9 @@ def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -
     with (
         runfolder.locked(folder),
         Runner(opened.target, folder, workers, lanes) as runner,
-        gauges.sampled(folder, opened.page),
+        gauges.sampled(folder, opened.page) as sampler,
     ):
-        yield Session(folder=folder, opened=opened, runner=runner, watch=watch)
+        yield Session(folder=folder, opened=opened, runner=runner, watch=watch, sampler=sampler)
 
 
 def note(folder: Path, kind: str, detail: str = "") -> RunEvent:
@@ -182,4 +185,6 @@ def provenance(setup: Setup, opened: Opened, scenarios: tuple[Scenario, ...]) ->
         engine=opened.ready,
         selftest=setup.selftest,
         play_all=setup.play_all,
+        lifetimes=setup.lifetimes,
+        restart=setup.restart,
     )

@@ -27,7 +27,7 @@ LAYERS = [
         "session",
         "certify",
     },
-    {"experiment", "differential", "watching", "planning", "progress", "selftest"},
+    {"experiment", "differential", "lifetimes", "watching", "planning", "progress", "selftest"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck.analyzer import curves, echoes, reasons, settling, tracing, verdict
+from leakcheck.analyzer import curves, echoes, lifetimes, reasons, settling, tracing, verdict
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
 from leakcheck.history import History
 from leakcheck.records import (
@@ -81,6 +81,7 @@ def _verdict(its: Case) -> Verdict:
     status, why = verdict.decide(its)
     findings, history = its.findings, its.history
     echoed, weak = echoes.table(history, scenario.gate.min_echo)
+    lived, lives = lifetimes.table(history, leaking_recipients(findings))
     return Verdict(
         scenario=scenario.name,
         version=scenario.version,
@@ -90,12 +91,14 @@ def _verdict(its: Case) -> Verdict:
         leak_rate=its.leak_rate,
         bound=its.bound,
         false_match_bound=its.false_match_bound,
-        exposure=its.exposure,
+        exposure=(*its.exposure, *lives),
         findings=tuple(tracing.linked(history, f) for f in findings[:KEPT_FINDINGS]),
         findings_total=len(findings),
         notes=(*_notes(history), *weak, *(n for r in its.results for n in r.notes)),
         curves=curves.draw(history, leaking_recipients(findings)),
-        tables={title: table for r in its.results for title, table in r.tables.items()} | echoed,
+        tables={title: table for r in its.results for title, table in r.tables.items()}
+        | echoed
+        | lived,
         evidence=its.evidence,
     )
 

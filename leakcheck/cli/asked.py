@@ -53,7 +53,25 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         command=("leakcheck", *sys.argv[1:]),
         play_all=getattr(arguments, "play_all", False),
         metrics=_metrics(arguments),
+        **_lifetimes(arguments, target),
     )
+
+
+def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str, Any]:
+    """How many lifetimes of the target there are to be, and what restarts one of the user's."""
+    count, command = getattr(arguments, "lifetimes", None), getattr(arguments, "restart", None)
+    if command is not None and target is None:
+        raise UsageError(
+            "--restart: leakcheck restarts the embedded engine itself; give --lifetimes alone"
+        )
+    if command is not None and not command.strip():
+        raise UsageError("--restart: the command is empty; name one that restarts the target")
+    if target is not None and command is None and (count or 1) > 1:
+        raise UsageError(
+            f"--lifetimes: for {count} lifetimes of {target.base_url}, name the command that "
+            "restarts it with --restart"
+        )
+    return {"lifetimes": count or (1 if command is None else 2), "restart": command}
 
 
 def _metrics(arguments: argparse.Namespace) -> str:

@@ -72,6 +72,11 @@ def _run_parser(its_commands: Any) -> None:
         help="first prove that leakcheck tells faults from none, else stop (4)")  # fmt: skip
     add("--play-all", action="store_true",
         help="play every planned window, and end no scenario early")  # fmt: skip
+    add("--lifetimes", type=_positive, metavar="N",
+        help="restart the target between N equal blocks of windows of each scenario")  # fmt: skip
+    add("--restart", metavar="COMMAND",
+        help="how to restart a target that is not embedded (2 lifetimes without --lifetimes); "
+        "it is written into the report")  # fmt: skip
     add("--metrics", metavar="URL", default="auto",
         help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
     _gate_flags(command)

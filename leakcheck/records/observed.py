@@ -111,6 +111,8 @@ class Provenance:
     """Who ran what, when, against what: run.json. `command` has no secrets.
 
     `play_all`: every planned window was to be played, whatever the ones before it showed.
+    `lifetimes` of the target were to be seen by each scenario; `restart` is the command that a
+    target which is not embedded is restarted with.
     """
 
     schema: int
@@ -127,6 +129,8 @@ class Provenance:
     engine: dict[str, Any] | None = None
     selftest: SelfTest | None = None
     play_all: bool = False
+    lifetimes: int = 1
+    restart: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +138,9 @@ class RunEvent:
     """Something that happened to the run itself: a worker died, the run was interrupted or resumed.
 
     `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`,
-    `settled` (the windows of a scenario ended before its budget: `detail` is its name); in a report
-    also `torn-line`.
+    `settled` (the windows of a scenario ended before its budget: `detail` is its name),
+    `restarted` (another lifetime of the target begins: `detail` is the scenario, and which of how
+    many); in a report also `torn-line`.
     """
 
     kind: str

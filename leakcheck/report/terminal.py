@@ -188,7 +188,7 @@ def _run(report: Report) -> Iterator[_Line]:
     reasons = [reason for verdict in report.verdicts for reason in verdict.reasons]
     for event in report.events:
         told = event.detail and any(event.detail in reason for reason in reasons)
-        if event.kind not in {"finished", "settled"} and not told:
+        if event.kind not in {"finished", "settled", "restarted"} and not told:
             kind = event.kind.replace("-", " ")
             yield _Line(text=Text(_shown(f"{kind}: {event.detail}", 300), "yellow"), hang=2)
 

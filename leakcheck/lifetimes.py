@@ -1,0 +1,153 @@
+"""Several lifetimes of the target in one run: it is started anew between blocks of windows.
+
+What one lifetime does wrong, all of its windows may do wrong: a race that was lost at its start, a
+cache that was filled once, a random number that was drawn once. Windows of several lifetimes are
+nearer to what a bound over windows takes for granted. The embedded engine is restarted by
+leakcheck, any other target by a command of the user.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from leakcheck import gauges, planning, session, survey
+from leakcheck.errors import HarnessError, LeakcheckError, TargetError, UsageError
+from leakcheck.records import Plan, Provenance, Request, RunEvent, Target, TargetFacts
+from leakcheck.redact import one_line
+from leakcheck.session import Session
+
+COMMAND_S = 120.0
+"""How long a command that restarts a target may take: it is to return once that is under way."""
+BACK_S = 600.0
+"""How long the target may take to answer again after that."""
+_ASK_EVERY_S = 1.0
+
+
+def send(
+    live: Session,
+    origin: Provenance,
+    plan: Plan,
+    todo: Sequence[Request],
+    on_window: Callable[[int], bool],
+) -> RunEvent | None:
+    """Send what is left of a scenario as `Session.send`, with a restart between two blocks.
+
+    Raises HarnessError, one sentence, where the target does not come back.
+    """
+    name, enough, sent = plan.scenario.name, False, False
+
+    def told(window: int) -> bool:
+        nonlocal enough
+        enough = on_window(window)
+        return enough
+
+    size = block_size(plan, origin.lifetimes, origin.facts, play_all=origin.play_all)
+    blocks: dict[int, list[Request]] = {}
+    for request in todo:
+        blocks.setdefault(min(request.window // size, origin.lifetimes - 1), []).append(request)
+    for number, block in sorted(blocks.items()):
+        which = f"{number + 1} of {origin.lifetimes}"
+        if sent:
+            restart(live, origin, f"{name}: lifetime {which}")
+        what = name if origin.lifetimes == 1 else f"{name} ({which})"
+        ended = live.send(what, block, told)
+        if ended is not None or enough:
+            return ended
+        sent = True
+    return None
+
+
+def block_size(plan: Plan, lifetimes: int, facts: TargetFacts, *, play_all: bool = False) -> int:
+    """Windows that a lifetime gets; the last one gets what is left, replays included.
+
+    A scenario may end before its budget. The blocks divide the windows that it takes to exclude a
+    leak, as `planning` counts them, so that every lifetime is seen by then; with `play_all` they
+    divide the budget.
+    """
+    windows = plan.scenario.load.windows
+    if lifetimes > 1 and plan.scenario.checks and not play_all:
+        needs = planning.bill(plan.scenario, planning.Terms(), facts=facts).needs
+        windows = min(windows, needs[-1].windows or windows)
+    return max(1, windows // lifetimes)
+
+
+def restart(live: Session, origin: Provenance, detail: str) -> None:
+    """End the present lifetime of the target and wait until the next one answers; note that as
+    `restarted` with this `detail`. Nothing may be in flight. Raises HarnessError.
+    """
+    opened = live.opened
+    target = opened.target
+    live.watch("restart", 0, 1)
+    try:
+        if opened.engine is not None:
+            flags = list((origin.engine or {}).get("flags", ()))
+            ready = opened.engine.restart(flags)
+            ready["flags"] = flags
+            target = replace(target, base_url=ready["base_url"])
+        elif origin.restart is not None:
+            order(origin.restart)
+            wait_until_back(target)
+    except LeakcheckError as error:
+        raise HarnessError(f"the target could not be restarted: {error}") from None
+    live.runner.move(target, live.folder)  # the connections are dead, and the address may be new
+    if live.sampler is not None and opened.engine is not None:
+        page = gauges.source(target)
+        assert page is not None  # noqa: S101 - an embedded engine is of this machine
+        live.sampler.aim(page)
+    session.note(live.folder, "restarted", detail)
+    live.watch("restart", 1, 1)
+
+
+def order(command: str, patience_s: float = COMMAND_S) -> None:
+    """Run the command that restarts a target, without a shell. Raises UsageError where it cannot be
+    run, fails, or does not end.
+    """
+    with tempfile.TemporaryFile() as log:  # no pipe: what it starts may keep that open for ever
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the user's own command
+                shlex.split(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for leakcheck, and not for the target
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"--restart: {command!r} cannot be run ({reason})") from None
+        try:
+            code = process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise UsageError(
+                f"--restart: {command!r} did not end within {patience_s:g} s; it is to return "
+                "while the target runs on in the background"
+            ) from None
+        if code != 0:
+            log.seek(0)
+            said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            why = f": {one_line(said)}" if said else ""
+            raise UsageError(f"--restart: {command!r} ended with exit code {code}{why}")
+
+
+def wait_until_back(target: Target, patience_s: float = BACK_S) -> None:
+    """Wait until the target answers as before a run. Raises TargetError where it does not."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            survey.preflight(target)
+        except LeakcheckError as error:  # of a wrong key or model too: it may be half started
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    f"it did not answer within {patience_s:g} s after --restart ({error})"
+                ) from None
+            time.sleep(_ASK_EVERY_S)
+        else:
+            return

@@ -1,0 +1,310 @@
+"""Several lifetimes of the target in one run."""
+
+import http.server
+import json
+import shlex
+import socket
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shorthand import FINISHED, STEP_NS, history
+
+from leakcheck import cli, lifetimes, runfolder, scenario
+from leakcheck import history as histories
+from leakcheck.analyzer import judge
+from leakcheck.analyzer.lifetimes import COLUMNS, TITLE
+from leakcheck.errors import TargetError, UsageError
+from leakcheck.records import Plan, RunEvent, Target, TargetFacts
+
+# --- how large a block is ------------------------------------------------------------------------
+
+
+def plan(windows, **overrides):
+    path = scenario.find("rare-token-passphrase")
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    read = scenario.read(path, {"load.windows": windows, **keys})
+    return Plan(scenario=read, seed=0, words=(), style="phrase", requests=())
+
+
+@given(st.integers(1, 500), st.integers(1, 9))
+def test_blocks_of_a_run_that_plays_all_divide_the_budget(windows, count):
+    size = lifetimes.block_size(plan(windows), count, TargetFacts(), play_all=True)
+    assert size * count <= windows < size * count + count or size == 1
+
+
+def test_blocks_divide_the_windows_that_exclude_a_leak_where_the_budget_is_larger():
+    small = lifetimes.block_size(plan(9000, gate__detect=0.05), 3, TargetFacts())
+    large = lifetimes.block_size(plan(9000, gate__detect=0.01), 3, TargetFacts())
+    assert 20 < small < 40  # 82 windows at 5 %
+    assert 120 < large < 160  # 412 at 1 %
+
+
+def test_blocks_never_need_more_windows_than_there_are():
+    assert lifetimes.block_size(plan(10), 5, TargetFacts()) == 2
+    assert lifetimes.block_size(plan(2), 5, TargetFacts()) == 1
+
+
+# --- a command that restarts ---------------------------------------------------------------------
+
+
+def python(code):
+    return shlex.join([sys.executable, "-c", code])
+
+
+def test_the_command_is_run_without_a_shell(tmp_path):
+    code = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    place = tmp_path / "said"
+    lifetimes.order(f"{python(code)} {place} '$HOME; echo'")
+    assert place.read_text() == "$HOME; echo"
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("/no/such/command --now", "cannot be run (No such file or directory)"),
+        ("'unclosed", "cannot be run (No closing quotation)"),
+        (python("import sys; sys.exit('line\\nit is stuck')"), "exit code 1: it is stuck"),
+        (python("raise SystemExit(3)"), "ended with exit code 3"),
+    ],
+)
+def test_a_command_that_fails_is_one_sentence(command, sentence):
+    with pytest.raises(UsageError) as refused:
+        lifetimes.order(command)
+    assert str(refused.value).startswith("--restart: ")
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value).removeprefix(f"--restart: {command!r}")
+
+
+def test_a_command_that_stays_is_ended_and_told_how_to():
+    with pytest.raises(UsageError, match=r"did not end within 0.2 s; it is to return while"):
+        lifetimes.order(python("import time; time.sleep(60)"), patience_s=0.2)
+
+
+def test_a_server_that_the_command_leaves_behind_is_not_waited_for(tmp_path):
+    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])"
+    lifetimes.order(python(child), patience_s=20)
+    del tmp_path
+
+
+SLEEP = "import time; time.sleep(25)"
+
+
+# --- until it is back ----------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_target_that_stays_away_is_one_sentence():
+    target = Target(base_url=f"http://127.0.0.1:{free_port()}/v1", model="m", timeout_s=2)
+    with pytest.raises(TargetError, match=r"it did not answer within 0 s after --restart \(no con"):
+        lifetimes.wait_until_back(target, patience_s=0)
+
+
+class Tiny(http.server.BaseHTTPRequestHandler):
+    """As much of the API as is asked before a run."""
+
+    def do_GET(self):
+        self.reply({"data": [{"id": "m"}]})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        message = {"role": "assistant", "content": "hello"}
+        self.reply({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    def reply(self, document):
+        body = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing on the screen."""
+
+
+def test_a_target_that_comes_back_later_is_waited_for():
+    port, servers = free_port(), []
+
+    def begin():
+        servers.append(http.server.ThreadingHTTPServer(("127.0.0.1", port), Tiny))
+        servers[0].serve_forever(0.01)
+
+    later = threading.Timer(1.2, begin)
+    later.start()
+    target = Target(base_url=f"http://127.0.0.1:{port}/v1", model="m", timeout_s=5)
+    lifetimes.wait_until_back(target, patience_s=30)
+    servers[0].shutdown()
+    later.join()
+    servers[0].server_close()
+
+
+# --- the report ----------------------------------------------------------------------------------
+
+LINE = "a> b> a=aA b=bB | c> d> c=cC d=dC | e> f> e=eE f=fF"
+"""Three windows of four steps, one of them with a leak; steps 5 and 10 are in between."""
+
+
+def lived(*steps, engine=None, kind="restarted"):
+    events = [RunEvent(kind=kind, at_ns=step * STEP_NS) for step in steps]
+    h = history(LINE, events=(*events, *FINISHED), engine=engine).scenario("tiny")
+    return judge(h, h.plans[0])
+
+
+def test_leaks_are_counted_by_lifetime():
+    verdict = lived(5, 10)
+    assert verdict.tables[TITLE][0] == COLUMNS
+    assert [row[:4] for row in verdict.tables[TITLE][1:]] == [
+        (1, 1, 1, 0),
+        (2, 1, 1, 1),
+        (3, 1, 1, 0),
+    ]
+
+
+def test_the_report_says_how_many_lifetimes_a_scenario_saw():
+    (found,) = [each for each in lived(5).exposure if each.name == "lifetimes"]
+    assert (found.measured, found.enough) == (2.0, None)
+    assert found.text == "windows were sent to 2 lifetimes of the target, restarted in between"
+
+
+def test_a_lifetime_that_the_scenario_never_saw_is_not_counted():
+    (found,) = [each for each in lived(0, 5, 100).exposure if each.name == "lifetimes"]
+    assert found.measured == 2.0
+
+
+def test_a_run_of_one_lifetime_has_no_table():
+    verdict = lived()
+    assert TITLE not in verdict.tables
+    assert all(each.name != "lifetimes" for each in verdict.exposure)
+
+
+@pytest.mark.parametrize(("engine", "lives"), [({"flags": []}, 2), (None, 0)])
+def test_a_resumed_run_has_started_its_embedded_engine_anew(engine, lives):
+    verdict = lived(5, engine=engine, kind="resumed")
+    assert len(verdict.tables.get(TITLE, [()])) - 1 == lives
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--lifetimes", "3"],
+         "for 3 lifetimes of http://127.0.0.1:9/v1, name the command that restarts it"),
+        (["--embedded", "--restart", "true"], "leakcheck restarts the embedded engine itself"),
+        (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--restart", " "], "empty"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_restarted_is_refused(flags, sentence, capsys):
+    assert cli.main(["run", *flags]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+TINY = """
+schema = 1
+name = "tiny"
+version = 1
+summary = "A few small windows."
+[load]
+windows = 7
+requests = 4
+workers = 2
+lanes = 2
+phantoms = 9
+[traffic]
+use = "concurrent"
+[checks.foreign_passphrase]
+[gate]
+min_windows = 3
+min_echo = 0.2
+"""
+
+
+def test_the_embedded_engine_lives_several_times_in_one_run(tmp_path, capsys):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    flags = ["--lifetimes", "3", "--play-all", "--seed", "5", "--set", "gate.detect=0.9"]
+    assert cli.main(["run", str(path), "--out", str(tmp_path / "runs"), *flags]) == 0
+    folder = tmp_path / "runs" / "latest"
+    report = json.loads((folder / "report.json").read_text())
+    (verdict,) = report["verdicts"]
+    assert [row[:2] for row in verdict["tables"][TITLE][1:]] == [[1, 2], [2, 2], [3, 3]]
+    assert [e["detail"] for e in report["events"] if e["kind"] == "restarted"] == [
+        "tiny: lifetime 2 of 3",
+        "tiny: lifetime 3 of 3",
+    ]
+    assert report["requests"]["ok"] == report["requests"]["planned"]
+    assert report["provenance"]["lifetimes"] == 3
+    capsys.readouterr()
+    # prefix caches die with a lifetime, and the address is a new one: the sampler followed
+    spans = [e["at_ns"] for e in report["events"] if e["kind"] == "restarted"]
+    assert spans == sorted(spans)
+
+
+def test_a_target_of_the_users_is_restarted_by_its_command(tmp_path, hostile, capsys):
+    path, log = tmp_path / "tiny.toml", tmp_path / "restarts"
+    path.write_text(TINY)
+    command = python(f"open({str(log)!r}, 'a').write('x')")
+    base = ["--target", f"http://127.0.0.1:{hostile}/v1", "--model", "echo", "--play-all"]
+    out = ["--out", str(tmp_path / "runs")]
+    cli.main(["run", str(path), *base, *out, "--restart", command])
+    capsys.readouterr()
+    assert log.read_text() == "x"
+    events = runfolder.read_events(tmp_path / "runs" / "latest")
+    assert [e.detail for e in events if e.kind == "restarted"] == ["tiny: lifetime 2 of 2"]
+
+
+def test_a_target_that_cannot_be_restarted_ends_the_run_in_one_sentence(tmp_path, hostile, capsys):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    base = ["--target", f"http://127.0.0.1:{hostile}/v1", "--model", "echo", "--play-all"]
+    out = ["--out", str(tmp_path / "runs")]
+    assert cli.main(["run", str(path), *base, *out, "--restart", "/no/such/command"]) == 4
+    screen = capsys.readouterr()
+    assert "Traceback" not in screen.err
+    report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text())
+    (reason, *_) = report["verdicts"][0]["reasons"]
+    assert (
+        "the target could not be restarted: --restart: '/no/such/command' cannot be run" in reason
+    )
+
+
+def test_a_resumed_run_goes_on_with_its_lifetimes(tmp_path, hostile, capsys):
+    """Stopped after its first window, it plays the rest of the first block, and then restarts."""
+    path, log = tmp_path / "tiny.toml", tmp_path / "restarts"
+    path.write_text(TINY)
+    command = python(f"open({str(log)!r}, 'a').write('x')")
+    base = ["--target", f"http://127.0.0.1:{hostile}/v1", "--model", "echo", "--play-all"]
+    out = ["--out", str(tmp_path / "runs")]
+    cli.main(["run", str(path), *base, *out, "--restart", command])
+    folder = (tmp_path / "runs" / "latest").resolve()
+    _forget_after_window(folder, 0)
+    cli.main(["run", "--resume", str(folder)])
+    capsys.readouterr()
+    assert log.read_text() == "xx"
+    h = histories.read(folder)
+    assert (h.requests["outcome"] == "ok").all()
+
+
+def _forget_after_window(folder, last):
+    """Make a run folder as if the run had been stopped after a window."""
+    windows = {r.id: r.window for p in runfolder.read_plans(folder) for r in p.requests}
+    scenarios = {r.id: r.scenario for p in runfolder.read_plans(folder) for r in p.requests}
+    for shard in folder.glob("observations-w*.jsonl"):
+        lines = []
+        for line in shard.read_bytes().splitlines(keepends=True):
+            (record,) = json.loads(line).values()
+            name = record["request_id"]
+            if scenarios[name] == "survey" or windows[name] <= last:
+                lines.append(line)
+        shard.write_bytes(b"".join(lines))
+    (folder / "events.jsonl").unlink()
+    (folder / "evidence.json").unlink(missing_ok=True)
