@@ -5,11 +5,16 @@ from dataclasses import replace
 import pytest
 
 from leakcheck import scenario, wording
+from leakcheck.errors import UsageError
 from leakcheck.passphrase import assert_separate, load_words
 from leakcheck.records import TargetFacts
+from leakcheck.traffic.mixed_batch import COMPANIES
 from leakcheck.traffic.shared_prefix import KINDS, TIMINGS, Cell, grid
 
 FACTS = TargetFacts(block_tokens=16, overhead_tokens=2)
+ONLY_COPIES = {
+    "load.windows": 3, "traffic.eliciting": 0.0, "traffic.copy": 1.0, "traffic.free": 0.0,
+}  # fmt: skip
 PATHS = {path.stem: path for path in scenario.shipped_files()}
 
 
@@ -98,7 +103,7 @@ def test_twins_have_the_very_same_payload():
     requests = planned("mixed-batch-differential", 5)
     by_id = {r.id: r for r in requests}
     twins = [r for r in requests if r.twin]
-    assert len(twins) == 5 * 2 * 2
+    assert len(twins) == 5 * 4 * 4  # windows, recipients, and each again alone and in 3 companies
     for r in twins:
         alone = by_id[r.twin]
         assert (r.messages, r.sampling, r.stream) == (alone.messages, alone.sampling, alone.stream)
@@ -111,16 +116,41 @@ def test_an_alone_request_has_its_phase_for_itself():
     for r in requests:
         phases.setdefault((r.window, r.phase), []).append(r)
     for group in phases.values():
-        assert len(group) == 1 or all(r.cell != "alone" for r in group)
+        assert len(group) == 1 or all(not r.cell.startswith("alone") for r in group)
 
 
 def test_neutral_and_planted_companions_have_the_same_shape():
     requests = planned("mixed-batch-differential", 20)
-    words = {"neutral": [], "planted": []}
+    words = {cell: [] for cell in COMPANIES}
     for r in requests:
         if r.role == "companion":
             words[r.cell].append(len(r.messages[0].content.split()))
-    assert sorted(words["neutral"]) == sorted(words["planted"])
+    assert sorted(words["neutral"]) == sorted(words["other neutral"]) == sorted(words["planted"])
+
+
+def test_only_planted_companions_carry_passphrases_and_no_two_companies_share_a_text():
+    companions = [r for r in planned("mixed-batch-differential", 5) if r.role == "companion"]
+    assert len({r.messages for r in companions}) == len(companions)
+    assert all((r.passphrase is not None) == (r.cell == "planted") for r in companions)
+
+
+def test_a_copying_recipient_has_a_long_list_that_starts_with_its_ticket():
+    read = scenario.read(PATHS["mixed-batch-differential"], ONLY_COPIES)
+    made = scenario.plan(read, seed=0, facts=FACTS, words=load_words(), style="phrase")
+    alone = [r for r in made.requests if r.cell == "alone"]
+    assert alone
+    for r in alone:
+        assert r.messages[-1].content.endswith(wording.ECHO.format(words=r.answer))
+        assert r.answer.split()[:6] == list(r.ticket.words)
+        assert len(set(r.answer.split())) == 12
+
+
+@pytest.mark.parametrize("wrong", [{"recipients": 16}, {"copy": 0.7}, {"count": -0.1}])
+def test_shares_and_sizes_that_cannot_be_are_refused(wrong):
+    overrides = {f"traffic.{key}": value for key, value in wrong.items()}
+    read = scenario.read(PATHS["mixed-batch-differential"], overrides)
+    with pytest.raises(UsageError, match="mixed_batch"):
+        scenario.plan(read, seed=0, facts=FACTS, words=load_words(), style="phrase")
 
 
 CONTINUES = TargetFacts(block_tokens=16, continues=True)
@@ -139,11 +169,11 @@ def test_a_text_to_be_continued_ends_with_its_records_twice_and_the_start_of_a_t
 
 
 def test_texts_to_be_continued_have_the_same_shape_with_and_without_passphrases():
-    words = {"neutral": [], "planted": []}
+    words = {cell: [] for cell in COMPANIES}
     for r in planned("mixed-batch-differential", 20, facts=CONTINUES):
         if r.role == "companion":
             words[r.cell].append(len(r.messages[0].content.split()))
-    assert sorted(words["neutral"]) == sorted(words["planted"])
+    assert sorted(words["neutral"]) == sorted(words["other neutral"]) == sorted(words["planted"])
 
 
 def test_filler_never_contains_a_rare_word():
