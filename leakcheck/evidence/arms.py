@@ -35,8 +35,7 @@ def fisher_one_sided(events: int, trials: int, other_events: int, other_trials: 
         return np.asarray(special.gammaln(of + 1) - logs)
 
     total = events + other_events
-    first = max(events, total - other_trials)
-    splits = np.arange(first, min(total, trials) + 1)
+    splits = np.arange(events, min(total, trials) + 1)
     logs = ways(trials, splits) + ways(other_trials, total - splits)
     return min(1.0, float(np.exp(logs - ways(trials + other_trials, total)).sum()))
 

@@ -72,6 +72,10 @@ def test_a_permutation_p_is_never_0_and_never_above_1(rows, rounds):
     assert 1 / (rounds + 1) <= p <= 1
 
 
+def test_a_difference_that_no_permutation_reaches_still_has_a_p():
+    assert by_window(range(40), [False] * 20 + [True] * 20, range(40), rounds=50) == 1 / 51
+
+
 def test_a_permutation_p_comes_near_that_of_all_arrangements():
     rng = np.random.default_rng(3)
     values = rng.normal(size=9) + np.array([1.2] * 4 + [0] * 5)

@@ -53,9 +53,18 @@ def test_the_stand_out_bets_wait_for_their_lead():
 
 def test_a_lattice_that_most_scores_share_is_no_reason_to_bet_high():
     scores = [0.0] * 60 + [0.125] * 4
-    assert max(evidence.directed_bets(scores, 63, floor=0.0625)) < 10
+    at_2 = 0.5 + 0.5 * 64 * math.exp(2) / (60 + 4 * math.exp(2))  # stake 0.5, kappa 1
+    bets = evidence.directed_bets(scores, 63, floor=0.0625)
+    assert bets[evidence.SOFT_BETS.index((0.5, 1.0))] == pytest.approx(at_2)
     unscaled = evidence.directed_bets(scores, 63)
     assert all(math.isfinite(bet) for bet in unscaled)
+
+
+def test_no_score_counts_for_more_than_eight_deviations():
+    scores = [*np.linspace(-2, 2, 62), 9.0, 100.0]
+    soft = slice(len(evidence.SOFT_BETS))
+    one, other = (evidence.directed_bets(scores, at)[soft] for at in (62, 63))
+    assert one == pytest.approx(other)
 
 
 @pytest.mark.parametrize(
