@@ -131,7 +131,6 @@ class Phantoms:
     with: each source has its own exact test, and what they have in common does no harm to a mean.
     """
 
-    count: int
     row: Numbers
     at: Numbers
     run: Numbers
@@ -148,25 +147,32 @@ class Phantoms:
 
 
 def phantoms(
-    plan_name: tuple[int, str, int], *, words: int, count: int, shown: frozenset[int]
+    window: tuple[int, str, int], *, words: int, count: int, shown: frozenset[int]
 ) -> Phantoms:
     """`count` rows of so many `words` that were never sent, searched for the runs `shown`.
 
-    The same for the same seed, scenario and window on every machine. Not drawn by
-    `wording.sentences` itself, which would take a second a window.
+    `window` is named by seed, scenario and number: the same rows for the same, on every machine.
     """
-    digest = hashlib.sha256("/".join(map(str, (*plan_name, "topics"))).encode()).digest()
-    # of numpy's generators only the raw numbers are promised to stay the same
-    bits = np.random.PCG64(int.from_bytes(digest))
-    drawn = np.empty(0, np.uint16)
-    while len(drawn) < count * words:
-        raw = bits.random_raw((count * words - len(drawn)) // 4 + 64).view(np.uint16)
-        drawn = np.concatenate((drawn, raw[raw < _FAIR]))
-    table = (drawn[: count * words] % _SIZE).reshape(count, words)
+    table = drawn(window, words=words, count=count)
     wanted = np.fromiter(shown, np.int64, len(shown))
     begins = np.zeros(_SIZE, np.bool_)
     begins[wanted // _SIZE ** (RUN - 1)] = True
     row, at = np.nonzero(begins[table[:, : max(0, words - RUN + 1)]])
     run = table[row[:, None], at[:, None] + np.arange(RUN)].astype(np.int64) @ _POWERS
     hit = np.isin(run, wanted)
-    return Phantoms(count=count, row=row[hit], at=at[hit], run=run[hit])
+    return Phantoms(row=row[hit], at=at[hit], run=run[hit])
+
+
+def drawn(window: tuple[int, str, int], *, words: int, count: int) -> NDArray[np.uint16]:
+    """Numbers of common words, each as likely as any other, in `count` rows.
+
+    What `wording.sentences` would draw, and not by it: that would take a second a window.
+    """
+    digest = hashlib.sha256("/".join(map(str, (*window, "topics"))).encode()).digest()
+    # of numpy's generators only the raw numbers are promised to stay the same
+    bits = np.random.PCG64(int.from_bytes(digest))
+    fair = np.empty(0, np.uint16)
+    while len(fair) < count * words:
+        raw = bits.random_raw((count * words - len(fair)) // 4 + 64).astype("<u8").view("<u2")
+        fair = np.concatenate((fair, raw[raw < _FAIR]))
+    return (fair[: count * words] % _SIZE).reshape(count, words)
