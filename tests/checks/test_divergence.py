@@ -10,7 +10,7 @@ from mixing import confirmed, contaminated, nothing, plan, played
 from leakcheck import evidence
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import _suspects, divergence
-from leakcheck.checks._mixed import CEILING, grade, threshold, trials
+from leakcheck.checks._mixed import CEILING, Threshold, grade, threshold, trials
 from leakcheck.traffic.mixed_batch import ALONE, ALONE_AGAIN, COMPANIES, NEUTRAL, PLANTED
 
 
@@ -259,3 +259,46 @@ def test_the_table_counts_each_kind_of_company():
 def test_nothing_to_compare_is_said():
     h = played(replace(plan(1), requests=plan(1).requests[:1]), nothing)
     assert "nothing was compared" in divergence.check(h).notes[0]
+
+
+# --- error rates of the replays ------------------------------------------------------------------
+
+RUNS = 1500
+
+
+def verdicts(same, other, suspects):
+    """How many of `RUNS` suspects are confirmed that part again with these chances."""
+    of = _suspects.suspects(trials(played(plan(6), contaminated(0.5))), RULE)[0]
+    level = _suspects.level([of] * suspects)
+    draws, found = random.Random(1), 0
+    for _ in range(RUNS):
+        seen = _suspects.Replays(
+            planned=0, same=0, same_again=0, other=0, other_again=0,
+            margins=0, hot=0, hot_otherwise=0,
+        )  # fmt: skip
+        while numbers := _suspects.more(of, seen, level)[0]:
+            n = len(numbers)
+            seen = replace(
+                seen,
+                planned=seen.planned + n,
+                same=seen.same + n,
+                same_again=seen.same_again + sum(draws.random() < same for _ in range(n)),
+                other=seen.other + n,
+                other_again=seen.other_again + sum(draws.random() < other for _ in range(n)),
+            )
+        found += _suspects.confirmed(of, seen, level)
+    return found
+
+
+RULE = Threshold(tau=1.0, quantum=None, null_gap=None, exact=False)
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_whatever_the_noise_less_than_one_honest_run_in_a_hundred_is_accused(chance):
+    """Expected at 0.5, the worst: 3.0 in 1000."""
+    assert verdicts(chance, chance, 1) <= RUNS / 100
+
+
+def test_a_fault_that_strikes_again_in_seven_of_ten_replays_is_confirmed():
+    """Expected: 99 of 100, though four suspects share the error."""
+    assert verdicts(0.7, 0.0, _suspects.MOST_SUSPECTS) > 0.95 * RUNS
