@@ -209,12 +209,12 @@ def _foreign_parameters(_: Verdict, found: list[Finding]) -> Plain:
 
 def _diverted_answer(judged: Verdict, found: list[Finding]) -> Plain:
     seen = found[0].evidence
-    treated = times(seen, "recurred_treated", "replayed_treated")
-    neutral = times(seen, "recurred_neutral", "replayed_neutral")
-    proof = f"; sent again, one changed {treated} times beside them" if treated else ""
-    proof += f" and {neutral} times beside neutral ones" if treated and neutral else ""
+    same = times(seen, "parted_again", "replayed")
+    other = times(seen, "parted_in_other_company", "replayed_in_other_company")
+    proof = f"; sent again, one changed so {same} times in that company" if same else ""
+    proof += f" and {other} times in another" if same and other else ""
     return Plain(
-        found=f"{_answers(judged, found)} changed with the content of the requests beside "
+        found=f"{_answers(judged, found)} changed with what was sent beside "
         f"{'it' if len(found) == 1 else 'them'}{proof}.",
         means="Nobody's content was shown and rounding does not explain it: something of the "
         "neighbours reaches these answers, so look for rows or cache blocks that are mixed up.",

@@ -64,9 +64,9 @@ def _run_corrupts(report: Report) -> Plain:
 
 
 def _run_clean(report: Report) -> Plain:
-    windows = sum(each.leak_rate.trials for each in report.verdicts)
+    windows = many(sum(each.leak_rate.trials for each in report.verdicts), "window")
     return Plain(
-        found=f"{_census(report)}: the traffic under test did occur, and in {windows} windows "
+        found=f"{_census(report)}: the traffic under test did occur, and in {windows} "
         "nobody was answered with another's content.",
         means="A rarer leak could not have been seen, nor one that needs other traffic than was "
         "sent.",
@@ -76,9 +76,9 @@ def _run_clean(report: Report) -> Plain:
 def _run_open(report: Report) -> Plain:
     more = sum(windows_missing(each) or 0 for each in _with(report, "inconclusive"))
     needs = f"; about {many(more, 'more window')} in all are needed" if more else ""
-    windows = sum(each.leak_rate.trials for each in report.verdicts)
+    windows = many(sum(each.leak_rate.trials for each in report.verdicts), "window")
     return Plain(
-        found=f"{_census(report)}: in {windows} windows no leak was proved, and that is too little "
+        found=f"{_census(report)}: in {windows} no leak was proved, and that is too little "
         "to rule leaks out.",
         means=f"This is not a pass: each open scenario says what it is missing{needs}.",
     )

@@ -87,7 +87,7 @@ def settled(verdict: Verdict) -> str:
         return ""
     if known.settled == "certificate":
         trials = verdict.leak_rate.trials
-        return f"certified {setting(known.detect)} at window {trials} of {budget}"
+        return f"certified {setting(known.detect)} by {trials} of {budget} windows"
     what = "leak" if known.settled == "leak" else "leak by all evidence"
     found = [finding.window for finding in verdict.findings if finding.severity == "leak"]
     planned = [window for window in found if window < budget]
@@ -278,7 +278,8 @@ def _place(verdict: Verdict) -> str:
         windows = {f.window for f in verdict.findings if f.severity == "leak"}
         planned = any(window < verdict.windows_planned for window in windows)
         return f"{'a window that is no trial' if planned else 'a replay'} of {_name(verdict)}"
-    return f"{rate.events} of {rate.trials} windows of {_name(verdict)}"
+    what = "window" if rate.trials == 1 else "windows"
+    return f"{rate.events} of {rate.trials} {what} of {_name(verdict)}"
 
 
 def _corruption(report: Report) -> str:

@@ -131,10 +131,10 @@ CORRUPTIONS = {
     "changed-answer": {"windows_up": 18, "windows_down": 0, "windows": 24, "p": 3.8e-6},
     "foreign-parameters": {"aspect": "stop", "windows_up": 11, "windows": 36, "p": 4.9e-4},
     "diverted-answer": {
-        "recurred_treated": 10,
-        "replayed_treated": 10,
-        "recurred_neutral": 0,
-        "replayed_neutral": 10,
+        "parted_again": 10,
+        "replayed": 10,
+        "parted_in_other_company": 0,
+        "replayed_in_other_company": 10,
     },
 }
 

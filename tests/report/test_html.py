@@ -8,9 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakcheck.report import html
+from leakcheck.report import html, plain, plain_run
 
-NAMES = ["clean", "leak", "corruption", "inconclusive", "interrupted", "empty", "hostile"]
+NAMES = [
+    "clean",
+    "leak",
+    "corruption",
+    "inconclusive",
+    "interrupted",
+    "empty",
+    "hostile",
+    "fuzzy-leak",
+]
 LOADS = {"script", "img", "iframe", "link", "object", "embed", "form", "base", "video", "audio"}
 LOADS |= {"input", "button", "use", "image", "foreignobject", "animate", "set", "source"}
 VOID = {"meta", "br"}
@@ -52,8 +61,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(samples):
-    return {name: html.render(samples.ALL[name]()) for name in NAMES}
+def pages(samples, evidenced):
+    makers = {**samples.ALL, **evidenced}
+    return {name: html.render(makers[name]()) for name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -186,6 +196,59 @@ def test_notes_are_folded_and_are_not_called_findings(pages):
     text = Page(pages["clean"]).text
     assert "No leak and no corruption was found." in text
     assert "3 notes: differences that are neither leak nor corruption" in text
+
+
+def unfolded(text):
+    """What is seen of a page with every fold closed."""
+    return Page(
+        re.sub(
+            r"(<details[^>]*>)(<summary>.*?</summary>).*?</details>", r"\2", text, flags=re.DOTALL
+        )
+    )
+
+
+def seen(page):
+    return " ".join(page.text.split())
+
+
+def test_every_verdict_opens_with_its_two_sentences_and_the_run_too(samples, evidenced):
+    reports = [make() for make in evidenced.values()] + [samples.leak(), samples.clean()]
+    for report in reports:
+        text = seen(unfolded(html.render(report)))
+        assert plain_run.run(report).text in text
+        for verdict in report.verdicts:
+            assert plain.verdict(verdict).text in text
+
+
+def test_numbers_stand_behind_folds_and_the_evidence_of_leaks_does_not(evidenced):
+    page = html.render(evidenced["fuzzy-leak"]())
+    open_text, whole = seen(unfolded(page)), seen(Page(page))
+    for number in ("e-value", "Exact 95 % interval", "9/800", "2/79200", "798/800", "certificate"):
+        assert number in whole
+        assert number not in open_text
+    assert "terref napizram alodnog" in open_text
+    assert "spelled backwards" in open_text
+
+
+def test_the_gravest_verdict_stands_first(pages):
+    names = re.findall(r'<h3 id="scenario-\d+">([^<]+)<', pages["leak"])
+    assert names[0] == "prefix-overlap"
+    assert len(names) == 4
+
+
+def test_folds_are_open_in_print(pages):
+    printed = Page(pages["clean"]).style.split("@media print")[1]
+    assert "details::details-content { content-visibility: visible; block-size: auto; }" in printed
+
+
+def test_a_scenario_that_ended_early_says_why_beside_its_verdict(evidenced):
+    text = seen(unfolded(html.render(evidenced["early-leak"]())))
+    assert "prefix-overlap leak settled: leak at window 2 of 450 In 1 of 3 windows" in text
+
+
+def test_a_report_without_evidence_says_that_none_was_weighed(pages):
+    assert "not weighed by the version that judged this" in Page(pages["clean"]).text
+    assert 'class="gauge"' not in pages["clean"]
 
 
 def luminance(colour):

@@ -2,7 +2,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakcheck.records import EXIT_CODES, Evidence, Exposure
@@ -22,10 +22,10 @@ ANOMALIES = (
 SEVERITIES = ("leak", "corruption", "error", "note")
 FIGURES = (
     "kept_alone", "replayed_alone", "lost_in_window", "replayed_in_window", "windows_up", "windows",
-    "p", "recurred_treated", "replayed_treated", "recurred_neutral", "replayed_neutral",
+    "p", "parted_again", "replayed", "parted_in_other_company", "replayed_in_other_company",
     "empty_at_end", "end",
 )  # fmt: skip
-COUNTS = st.integers(0, 10**7)
+COUNTS = st.one_of(st.integers(0, 3), st.integers(0, 10**7))
 RATES = st.tuples(COUNTS, COUNTS).map(lambda pair: (min(pair), max(pair)))
 E_VALUES = st.one_of(st.just(0.0), st.floats(1e-9, 1e300), st.just(1.0))
 
@@ -134,7 +134,7 @@ def verdicts(draw, samples, tiers, text):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_was_judged_it_is_told_in_two_plain_sentences_without_a_word_of_the_target(
     samples, evidenced, data
@@ -202,7 +202,10 @@ def test_a_match_that_chance_could_make_is_not_called_impossible(samples):
         ("lost-answer", ("1 of 1598 answers", "3 of 3 times alone", "6 of 6 times")),
         ("changed-answer", ("18 of 24 windows", "at most 1 of 260,000 tests")),
         ("foreign-parameters", ("11 of 36 windows", "at most 1 of 2,000 tests")),
-        ("diverted-answer", ("1 of 1598 answers", "10 of 10 times", "0 of 10 times")),
+        (
+            "diverted-answer",
+            ("1 of 1598 answers", "10 of 10 times in that", "0 of 10 times in another"),
+        ),
     ],
 )
 def test_corruption_of_each_kind_is_told_with_its_counts(evidenced, kind, counts):

@@ -78,6 +78,18 @@ def test_a_whisker_stays_inside_its_axis(samples, events, more):
     assert all(0 <= end <= 100 for end in ends)
 
 
+@given(st.floats(0, 1e300), st.floats(0, 1e300), st.sampled_from([20.0, 100.0, 1e6]))
+def test_more_evidence_stands_further_right_and_inside_its_axis(one, other, needed):
+    most = max(10 * needed, one, other)
+    places = []
+    for value in sorted((one, other)):
+        svg = parsed(plots.gauge(value, needed, most))
+        point = next(line for line in svg.iter("line") if "point" in line.get("class"))
+        places.append(float(point.get("x1")))
+        assert (point.get("class") == "point") == (value >= needed)
+    assert 0 <= places[0] <= places[1] <= 100
+
+
 @given(TIMES, TIMES)
 def test_a_timeline_stays_inside_its_picture(source, recipient):
     svg = parsed(plots.timeline(source, recipient))

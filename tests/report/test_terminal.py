@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from leakcheck.report import terminal
+from leakcheck.report import plain_run, terminal
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 NAMES = ["clean", "leak", "corruption", "inconclusive", "interrupted", "empty", "hostile"]
@@ -76,6 +76,52 @@ def test_everything_that_is_not_clean_has_its_reason(samples):
     assert "prefix-overlap: Only 41 windows are trials; a clean verdict needs 60." in shown
     assert "mixed-batch-differential: No window was answered." in shown
     assert "echo 3/400 (too little, at least 50 %)" in shown
+
+
+@pytest.mark.parametrize("name", ["leak", "corruption", "clean", "inconclusive", "interrupted"])
+def test_the_two_sentences_of_the_run_stand_under_the_headline(samples, name):
+    report = samples.ALL[name]()
+    said = plain_run.run(report)
+    _, found, means, blank = terminal.render(report, width=1000).splitlines()[:4]
+    assert (found, means, blank) == (said.found, said.means, "")
+
+
+def test_twelve_scenarios_fit_on_one_screen(evidenced):
+    shown = terminal.render(evidenced["twelve"](), width=100, folder="reports/latest")
+    assert len(shown.splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "row"),
+    [
+        ("early-leak", "prefix-overlap", "1/3 windows, settled: leak at window 2 of 450"),
+        ("fuzzy-leak", "prefix-overlap", "settled: leak by all evidence at window 9 of 450"),
+        ("certified", "control-group", "0/433 windows, certified 1 % by 433 of 700 windows"),
+    ],
+)
+def test_a_scenario_that_ended_early_says_why_in_its_row(evidenced, name, scenario, row):
+    lines = terminal.render(evidenced[name](), width=100).splitlines()
+    assert next(line for line in lines if line.startswith(scenario)).endswith(row)
+
+
+@pytest.mark.parametrize("width", [40, 100])
+def test_a_row_that_says_why_it_ended_is_no_wider_than_the_terminal(evidenced, width):
+    for make in evidenced.values():
+        assert max(map(cell_len, terminal.render(make(), width=width).splitlines())) <= width
+
+
+def test_a_dead_target_is_named_once_and_not_once_per_scenario(evidenced):
+    shown = " ".join(terminal.render(evidenced["dead-target"](), width=100).split())
+    assert shown.count("connection refused") == 1
+    assert "so too, but for their figures: cache-pressure, concurrency-sweep," in shown
+
+
+def test_reasons_of_one_scenario_that_differ_in_figures_only_are_all_said(samples):
+    reasons = ["the target lost 3 of 9 answers", "the target lost 4 of 9 answers"]
+    verdicts = [samples.verdict(n, "error", reasons=reasons) for n in samples.NAMES[:2]]
+    shown = terminal.render(samples.report("error", verdicts), width=200)
+    assert all(shown.count(reason) == 1 for reason in reasons)
+    assert shown.count("so too, but for their figures: control-group") == 2
 
 
 def test_the_next_step_names_the_page_and_the_folder(samples):
