@@ -11,6 +11,7 @@ from quality import (
     certificates,
     changes,
     clusters,
+    honest,
     inside,
     peeking,
     phantoms,
@@ -40,6 +41,11 @@ SIMULATED: tuple[Claim, ...] = (
     verbatim.per_pair,
     verbatim.biased,
     verbatim.per_run,
+    honest.accused,
+    honest.suspected,
+    honest.accused_by_company,
+    honest.any_difference,
+    honest.any_difference_of_few,
     times.verbatim_median,
     times.verbatim_late,
     times.phantom_median,
@@ -110,3 +116,8 @@ def try_one(name: str, effort: Effort, seed: int) -> Result:
     """One claim, with random numbers that depend on its name and the seed alone."""
     claim = next(each for each in SIMULATED if name_of(each) == name)
     return claim(np.random.default_rng([seed, *name.encode()]), effort)
+
+
+def try_alone(name: str, effort: Effort, seed: int) -> list[Result]:
+    """As `try_one`, in a list like those that end to end makes."""
+    return [try_one(name, effort, seed)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from quality.values import Result, percent
 
 TITLES = {
@@ -57,6 +59,16 @@ def render(results: Sequence[Result], *, seed: int, done: bool = True) -> str:
 def claim_of(result: Result) -> int:
     """The number of its claim, without its part."""
     return int(result.number.rstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def dump(results: Sequence[Result]) -> bytes:
+    """The results as JSON."""
+    return msgspec.json.format(msgspec.json.encode(results), indent=1)
+
+
+def load(raw: bytes) -> list[Result]:
+    """The results of `dump`."""
+    return msgspec.json.decode(raw, type=list[Result])
 
 
 def line(result: Result) -> str:
