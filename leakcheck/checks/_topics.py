@@ -100,11 +100,11 @@ def _stretches(text: str) -> Iterator[tuple[list[tuple[int, int]], list[int]]]:
 
 
 def _runs(words: Sequence[int]) -> Iterator[int]:
-    for at in range(len(words) - RUN + 1):
-        run = 0
-        for number in words[at : at + RUN]:
-            run = run * _SIZE + number
-        yield run
+    run, top = 0, _SIZE ** (RUN - 1)
+    for at, number in enumerate(words):
+        run = run % top * _SIZE + number
+        if at >= RUN - 1:
+            yield run
 
 
 def passage(text: str, of: Filler, *, within: frozenset[int]) -> tuple[int, int] | None:

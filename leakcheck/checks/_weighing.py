@@ -425,12 +425,13 @@ def _topic(window: Window, fillers: Sequence[Source], hits: list[Hit]) -> Look:
     tally = _Tally(tier=TOPIC, sources=len(fillers), entries=[])
     count = plan.scenario.load.phantoms
     every = frozenset[int]().union(*(answer.topics for answer in window.answers))
-    shared = _shared(fillers) if every else frozenset()
+    # where no answer shows a run, none of a source or a phantom can
+    of_source = [source.filler.runs() if every else frozenset[int]() for source in fillers]
+    shared = _shared(of_source)
     drawn: _topics.Phantoms | None = None
-    for source in fillers:
+    for source, runs in zip(fillers, of_source, strict=True):
         others = [answer for answer in _others(window, source) if answer.topics]
         seen = frozenset[int]().union(*(answer.topics for answer in others))
-        runs = source.filler.runs() if seen else frozenset()
         if not seen or runs & shared:
             tally.add(planted=False, as_well=0, phantoms=count)
             continue
@@ -451,12 +452,11 @@ def _topic(window: Window, fillers: Sequence[Source], hits: list[Hit]) -> Look:
     return tally.look(window.number, evidence.phantom_bets(tally.entries, sources=len(fillers)))
 
 
-def _shared(fillers: Sequence[Source]) -> frozenset[int]:
+def _shared(of: Iterable[frozenset[int]]) -> frozenset[int]:
     """Runs of words that several payloads have: theirs were not drawn independently."""
     seen: set[int] = set()
     twice: set[int] = set()
-    for source in fillers:
-        runs = source.filler.runs()
+    for runs in of:
         twice |= seen & runs
         seen |= runs
     return frozenset(twice)

@@ -100,8 +100,10 @@ class Index:
 
     def numbers(self, phrases: Iterable[Sequence[str]]) -> Codes:
         """Phrases of one length, at least one, as rows of the numbers of their words."""
-        rows = [tuple(map(self.number.__getitem__, phrase)) for phrase in phrases]
-        return np.array(rows, np.int64)
+        rows = list(phrases)
+        words = itertools.chain.from_iterable(rows)
+        flat = np.fromiter(map(self.number.__getitem__, words), np.int64)
+        return flat.reshape(len(rows), -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,26 +222,32 @@ def shown(of: Index, text: str, own: Collection[str]) -> Shown:
 
 def in_plain(of: Index, seen: Shown, phrases: Codes) -> Flags:
     """Which phrases, rows of numbers of words, show a seam as they are."""
+    if not seen.plain:
+        return np.zeros(len(phrases), np.bool_)
     return _any(of.plain.of(phrases[:, :-1], phrases[:, 1:]), seen.plain)
 
 
 def in_other_forms(of: Index, seen: Shown, phrases: Codes) -> Flags:
     """Which phrases, rows of numbers of words, show a seam in another form."""
     first, second = phrases[:, :-1], phrases[:, 1:]
-    seams = of.plain.of(first, second)
-    decoded = _any(seams, seen.encoded)
-    back = of.plain.of(second, first)
-    # a seam may be one of the phrase as it is: two of its words may end, or begin, alike
-    back[(back[:, :, None] == seams[:, None, :]).any(axis=2)] = -1
-    words_reversed = _any(back, seen.plain)
-    leet = _any(of.leet.of(first, second), seen.leet)
-    either: Flags = np.logical_or.reduce((decoded, words_reversed, leet))
+    found = [np.zeros(len(phrases), np.bool_)]
+    if seen.encoded or seen.plain:
+        seams = of.plain.of(first, second)
+        found.append(_any(seams, seen.encoded))
+    if seen.plain:
+        back = of.plain.of(second, first)  # words reversed
+        shown_back = np.isin(back, np.fromiter(seen.plain, np.int64, len(seen.plain)))
+        if shown_back.any():
+            # a seam may be one of the phrase as it is: two of its words may end, or begin, alike
+            shown_back &= ~(back[:, :, None] == seams[:, None, :]).any(axis=2)
+            found.append(np.asarray(shown_back.any(axis=1), np.bool_))
+    if seen.leet:
+        found.append(_any(of.leet.of(first, second), seen.leet))
+    either: Flags = np.logical_or.reduce(found)
     return either
 
 
 def _any(seams: Codes, wanted: frozenset[int]) -> Flags:
-    if not wanted:
-        return np.zeros(len(seams), np.bool_)
     found = np.isin(seams, np.fromiter(wanted, np.int64, len(wanted)))
     return np.asarray(found.any(axis=1), np.bool_)
 
