@@ -1,15 +1,20 @@
 """Differences beyond the noise, and what replays say of them.
 
-A fault strikes neutral companies as well as planted ones. What tells it from rounding is that the
-answer follows *what the companions say*: the same company makes it part in the same way again, and
-another company of the same shape does not. Rounding follows the shape, which both have in common:
-so how often an answer parts in that way is the same in both, whatever the target's noise.
+A fault strikes neutral companies as well as planted ones. What tells it from rounding is that
+answers follow *what the companions say*: in the same company they part in the same way again, or
+show words of these companions (whose, the order of arrival decides), and in another company of the
+same shape they do not. Rounding follows the shape, which both companies have in common, so that
+this happens as often in one as in the other, whatever the target's noise. What is counted is the
+replayed phase: its answers share a batch and are not independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from leakcheck import evidence
 from leakcheck.checks._mixed import Threshold, Trial
@@ -35,8 +40,10 @@ MOST_OTHERWISE = 1
 """Replays at temperature 1, and how many of them may leave the reference where the suspect did."""
 ALPHA = 0.01
 """Of a run of a scenario that an honest target is accused: all suspects and both looks share it."""
+_WORD = re.compile(r"[^\W\d_]{4,}")
 _LOOKS = 2
 _PROMISING = 3
+Way = tuple[str, int, str]
 _SWAPS = {PLANTED: (NEUTRAL, OTHER_NEUTRAL), NEUTRAL: (OTHER_NEUTRAL, PLANTED),
           OTHER_NEUTRAL: (NEUTRAL, PLANTED)}  # fmt: skip
 """The companies that each may be exchanged for."""
@@ -45,7 +52,8 @@ _SWAPS = {PLANTED: (NEUTRAL, OTHER_NEUTRAL), NEUTRAL: (OTHER_NEUTRAL, PLANTED),
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     """A request that parts from `reference`, the same alone, by more than noise explains; `swapped`
-    is the same request in the company `other`, which did not make it part in this way.
+    is the same request in the company `other`, which did not make it part in this way. `ways`: how
+    it and others of its phase parted that noise does not explain either, by their references.
     """
 
     window: int
@@ -55,13 +63,15 @@ class Suspect:
     company: str
     other: str
     comparison: Comparison
+    ways: Mapping[str, Way] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replays:
-    """Answered replays of a suspect, and how many of them parted in its way: in the same company,
-    in the other one; and alone at temperature 1, those that came as far as there and left the
-    reference there. `planned` are those of the same company, answered or not, `margins` those hot.
+    """Answered replays of the phase of a suspect, and in how many of them an answer parts in its
+    way again or shows words of its companions: in the same company, in the other one. And alone at
+    temperature 1: those that came as far as the suspect went, and left the reference there too.
+    `planned` are those of the same company, answered or not, `margins` those hot.
     """
 
     planned: int
@@ -92,9 +102,13 @@ def suspects(of: Iterable[Trial], rule: Threshold) -> list[Suspect]:
     """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window."""
     found = sorted(beyond(of, rule), key=_weight)
     first: dict[int, Suspect] = {}
+    ways: dict[tuple[int, str], dict[str, Way]] = {}
     for each in found:
         first.setdefault(each.window, each)
-    return list(first.values())[:MOST_SUSPECTS]
+        if each.comparison.way is not None:
+            ways.setdefault((each.window, each.company), {})[each.reference] = each.comparison.way
+    chosen = list(first.values())[:MOST_SUSPECTS]
+    return [replace(each, ways=ways[each.window, each.company]) for each in chosen]
 
 
 def beyond(of: Iterable[Trial], rule: Threshold) -> Iterator[Suspect]:
@@ -168,29 +182,67 @@ def more(suspect: Suspect, of: Replays, at: float) -> tuple[range, range]:
 
 def replays(history: History, suspect: Suspect) -> Replays:
     """How the replays of a suspect ended so far."""
-    reference = history.answer(suspect.reference)
     requests = history.requests
-    sent = requests[requests["replays"].isin((suspect.request, suspect.swapped))]
-    cells = {cell: sent[sent["cell"] == cell] for cell in (SAME, OTHER, MARGIN)}
-    same = cells[SAME][cells[SAME]["replays"] == suspect.request]
-    other = cells[OTHER][cells[OTHER]["replays"] == suspect.swapped]
-    counted: list[int] = []
-    for rows in (same, other):
-        names = rows.loc[rows["outcome"] == "ok", "id"]
-        seen = [a for name in names if (a := history.answer(str(name))) is not None]
-        ways = [] if reference is None else [compare(reference, each).way for each in seen]
-        counted += [len(ways), sum(way == suspect.comparison.way for way in ways)]
-    hot = _hot(history, suspect, [str(name) for name in cells[MARGIN]["id"]])
+    sent = requests[requests["cell"].isin((SAME, OTHER)) & (requests["role"] == "recipient")]
+    mine = [history.by_id(str(each)).window == suspect.window for each in sent["replays"]]
+    phases = sent[np.array(mine, bool)].groupby(["cell", "window"])
+    words = _words_of(history, suspect)
+    seen: dict[str, list[bool | None]] = {SAME: [], OTHER: []}
+    for (cell, _), rows in phases:
+        seen[str(cell)].append(_again(history, suspect, words, [str(each) for each in rows["id"]]))
+    margins = requests[(requests["replays"] == suspect.request) & (requests["cell"] == MARGIN)]
+    hot = _hot(history, suspect, [str(name) for name in margins["id"]])
+    same, other = ([each for each in seen[cell] if each is not None] for cell in (SAME, OTHER))
     return Replays(
-        planned=len(same),
-        same=counted[0],
-        same_again=counted[1],
-        other=counted[2],
-        other_again=counted[3],
-        margins=len(cells[MARGIN]),
+        planned=len(seen[SAME]),
+        same=len(same),
+        same_again=sum(same),
+        other=len(other),
+        other_again=sum(other),
+        margins=len(margins),
         hot=len(hot),
         hot_otherwise=sum(hot),
     )
+
+
+def _again(
+    history: History, suspect: Suspect, words: frozenset[str], names: Sequence[str]
+) -> bool | None:
+    """Whether an answer of a replayed phase parts from the same alone as it did before, or shows
+    words of the suspect's companions; None where nobody was answered.
+    """
+    found = []
+    for name in names:
+        request, seen = history.by_id(name), history.answer(name)
+        reference = history.by_id(request.replays or "").twin or ""
+        alone = history.answer(reference)
+        if seen is None or alone is None or seen.outcome != "ok" or alone.outcome != "ok":
+            continue
+        way = compare(alone, seen).way
+        shown = _words(content(seen)) - _words(content(alone))
+        found.append(way is not None and (way == suspect.ways.get(reference) or shown & words))
+    return any(found) if found else None
+
+
+def _words_of(history: History, suspect: Suspect) -> frozenset[str]:
+    """Words that only the companions of the suspect were sent: neither those of the other company,
+    nor anybody who is compared.
+    """
+    first, swapped = history.by_id(suspect.request), history.by_id(suspect.swapped)
+    requests = history.requests
+    window = requests[requests["window"] == suspect.window]
+    mine, others = set[str](), set[str]()
+    for row in window[["id", "role", "phase"]].itertuples(index=False):
+        said = _words(" ".join(m.content for m in history.by_id(str(row.id)).messages))
+        if row.role == "recipient" or row.phase == swapped.phase:
+            others |= said
+        elif row.phase == first.phase:
+            mine |= said
+    return frozenset(mine - others)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.lower()))
 
 
 def _hot(history: History, suspect: Suspect, names: Sequence[str]) -> list[bool]:

@@ -145,8 +145,9 @@ def _told(suspect: Suspect, of: Replays) -> str:
     if not of.planned:
         return "; it was not sent again"
     text = (
-        f"; sent again in the same company it parted in this way {of.same_again} of {of.same} "
-        f"times, in {suspect.other} company {of.other_again} of {of.other} times"
+        "; sent again in the same company, answers parted in this way or showed words of these "
+        f"companions {of.same_again} of {of.same} times, in {suspect.other} company "
+        f"{of.other_again} of {of.other} times"
         f" (Fisher's exact test, one-sided: p = {of.p:.2g})"
     )
     if of.margins:

@@ -7,7 +7,7 @@ import mixing
 import pytest
 from mixing import confirmed, contaminated, nothing, plan, played
 
-from leakcheck import evidence
+from leakcheck import evidence, wording
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import _suspects, divergence
 from leakcheck.checks._mixed import CEILING, Threshold, grade, threshold, trials
@@ -111,9 +111,32 @@ def test_a_fault_whose_effect_follows_the_companions_is_corruption():
     for f in found:
         assert f.evidence["parted_again"] == f.evidence["replayed"] == 10
         assert f.evidence["parted_in_other_company"] == 0
-        assert (
-            "sent again in the same company it parted in this way 10 of 10 times" in f.explanation
-        )
+        assert "words of these companions 10 of 10 times, in" in f.explanation
+
+
+def test_a_fault_that_takes_other_words_of_the_same_companions_each_time_is_corruption():
+    draws = random.Random(3)
+
+    def change(request, company):
+        if not company or request.role != "recipient" or draws.random() > 0.4:
+            return None
+        said = draws.choice([each for each in company if each.role == "companion"])
+        return draws.randrange(6), draws.choice(said.ticket.words)
+
+    h = confirmed(plan(6), change)
+    assert ("diverted-answer", "corruption") in severities(h)
+
+
+def test_a_target_that_makes_up_other_words_each_time_is_not_accused():
+    draws = random.Random(4)
+
+    def change(_request, company):
+        made_up = draws.randrange(6), draws.choice(wording.WORDS)
+        return made_up if company and draws.random() < 0.4 else None
+
+    h = confirmed(plan(6), change)
+    assert only(h, _suspects.SAME)
+    assert severities(h) == {("divergence", "note")}
 
 
 def test_a_wide_flip_that_every_company_shares_is_noise():
