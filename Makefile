@@ -13,7 +13,7 @@ MATRIX_MINUTES ?= 40
 .PHONY: run test lint types unit bench power power-matrix test-real env clean
 
 run: $(READY)
-	$(BIN)/leakcheck run --embedded
+	$(BIN)/leakcheck run --embedded --smoke
 
 test: lint types unit
 

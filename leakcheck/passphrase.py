@@ -387,9 +387,9 @@ def _phrase_counts(plan: Plan) -> Counter[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Whose a phrase is: a payload's (the request that stands for it), or nobody's: a phantom."""
+    """Whose a phrase is: a payload's (the request that stands for it)."""
 
-    owner: str | None
+    owner: str
     sent: bool
     label: str
 
@@ -397,11 +397,11 @@ class _Source:
 def assert_separate(plans: Sequence[Plan]) -> None:
     """Nothing but its owner's payload holds a phrase: a match can come from nowhere else.
 
-    Checked for every passphrase, ticket, withheld passphrase and phantom of the run, with what the
-    matcher calls equal (`match.find`, so in near-linear time): none is part of another one, nor of
-    the payload of a request that does not own it. A request, its twins and its replays own
-    the same phrases; nobody's payload holds a withheld one or a phantom. Raises UsageError that
-    names both sides.
+    Checked for every passphrase, ticket and withheld passphrase of the run, with what the matcher
+    calls equal (`match.find`, so in near-linear time): none is part of another one, nor of the
+    payload of a request that does not own it. A request, its twins and its replays own the same
+    phrases; nobody's payload holds a withheld one. Raises UsageError that names both sides.
+    Phantoms are drawn after the run: one that stands in a payload is left out then.
     """
     from leakcheck.match import find  # noqa: PLC0415 - numpy: not needed for --help
 
@@ -450,7 +450,7 @@ def _phrases_by_text(plans: Sequence[Plan], owners: Mapping[str, str]) -> dict[s
         known = found.setdefault(text, source)
         if len(found) > size:
             size = len(found)
-        elif source.owner is None or (known.owner, known.sent) != (source.owner, source.sent):
+        elif (known.owner, known.sent) != (source.owner, source.sent):
             raise UsageError(
                 f"{source.label} is the same as {known.label}, {text!r}: a match would not tell "
                 "them apart; use another seed, or more words (load.passphrase_words)"
@@ -465,7 +465,3 @@ def _drawn(plans: Sequence[Plan], owners: Mapping[str, str]) -> Iterator[tuple[s
                 label = f"the {kind} of request {request.id}"
                 sent = kind != _WITHHELD
                 yield phrase.text, _Source(owner=owners[request.id], sent=sent, label=label)
-        for window in sorted({request.window for request in plan.requests}):
-            label = f"a phantom of window {window} of {plan.scenario.name}"
-            phantom = _Source(owner=None, sent=False, label=label)
-            yield from zip(phantoms_of(plan, window), itertools.repeat(phantom))

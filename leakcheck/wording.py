@@ -81,7 +81,7 @@ def records(ticket: str, passphrase: str | None, withheld_words: int = 0) -> str
 
 def filler(rng: random.Random, words: int) -> str:
     """Exactly `words` common words, without punctuation; empty for none."""
-    return " ".join(rng.choice(WORDS) for _ in range(words))
+    return " ".join(rng.choices(WORDS, k=words))
 
 
 def sentences(rng: random.Random, words: int) -> str:

@@ -13,7 +13,7 @@ from leakcheck import runfolder
 from leakcheck.errors import RunFolderError
 from leakcheck.history import overlap, scan
 from leakcheck.passphrase import phantoms
-from leakcheck.records import Chunk, Observation, RunEvent, TokenLogprob
+from leakcheck.records import Chunk, Message, Observation, RunEvent, TokenLogprob
 
 
 def outcomes(h):
@@ -233,6 +233,15 @@ def test_a_phantom_is_looked_for_in_its_own_window_only(monkeypatch, many, at_on
         changed = with_chunks(h, name, Chunk(text=drawn[3]))
         assert (changed.matches["kind"] == "phantom").sum() == found
     assert h.phantoms == 40
+
+
+def test_a_phantom_that_stands_in_a_payload_is_no_control():
+    plan = history("a> a=a | b> b=b").plans[0]
+    drawn = phantoms(plan.seed, "tiny", 1, plan.words, plan.scenario.load.passphrase_words, 20)
+    messages = (Message(role="user", content=f"say {drawn[3].title()}!"),)
+    h = history("a> a=a | b> b=b", changes={"a": {"messages": messages}})
+    shown = [with_chunks(h, "b", Chunk(text=drawn[number])) for number in (3, 4)]
+    assert [(each.matches["kind"] == "phantom").sum() for each in shown] == [0, 1]
 
 
 def test_a_window_is_a_trial_when_two_answered_requests_of_the_planted_arm_ran_together():

@@ -432,19 +432,12 @@ def test_a_phrase_inside_another_phrase_is_refused():
         assert_separate([plan])
 
 
-def test_a_phantom_in_a_payload_is_refused():
+def test_a_phantom_in_a_payload_is_no_matter_of_the_plan():
     drawn = phantoms_of(planned(), 0)
-    with pytest.raises(UsageError, match=r"a phantom of window 0 of tiny.* payload of request a"):
-        assert_separate([planned(asked("a", f"say {drawn[7].title()}!"))])
+    assert_separate([planned(asked("a", f"say {drawn[7].title()}!"))])
 
 
 def test_phrases_of_different_scenarios_are_compared():
     one = planned(asked("a", SECRET, passphrase=spelled(SECRET)))
     with pytest.raises(UsageError, match="payload of request b"):
         assert_separate([one, replace(planned(asked("b", SECRET, window=1)), seed=2)])
-
-
-def test_a_phantom_that_is_drawn_twice_is_refused():
-    one = planned(asked("a", "hello"))
-    with pytest.raises(UsageError, match="is the same as a phantom of window 0 of tiny"):
-        assert_separate([one, planned(asked("b", "hello"))])

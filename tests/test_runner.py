@@ -253,6 +253,24 @@ def test_a_worker_that_hangs_is_killed_and_reported(hostile, tmp_path, monkeypat
     assert [(o.worker, o.outcome) for o in seen] == [(1, "unknown")] * 2
 
 
+def test_a_play_ends_after_the_window_that_is_enough(hostile, tmp_path):
+    requests = (*windows(5), request("late", window=1, phase=1))
+    folder = run_folder(tmp_path, *requests)
+    told = []
+
+    def over(window):
+        told.append((window, len(runfolder.read_shards(folder).observations)))
+        return window == 1
+
+    with Runner(target(hostile, "echo"), folder, 2, 2) as runner:
+        played = runner.play(requests, on_window=over)
+        again = runner.play(requests[8:9])
+    assert told == [(0, 4), (1, 9)]  # each when its last phase was over and on disk
+    assert (played.windows_done, played.requests_done) == (2, 9)
+    assert (played.interrupted, played.target_lost) == (False, None)
+    assert again.requests_done == 1
+
+
 def test_workers_are_gone_after_the_run(hostile, tmp_path):
     folder = run_folder(tmp_path, request("a"))
     with Runner(target(hostile, "echo"), folder, 2, 1) as runner:

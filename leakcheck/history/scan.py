@@ -140,7 +140,10 @@ def search(
 def search_phantoms(
     plans: Sequence[Plan], requests: Sequence[Request], *, texts: Texts, sent: Integers
 ) -> tuple[pd.DataFrame, int]:
-    """Matches of the phantoms of each recipient's own window, and how many phantoms were drawn."""
+    """Matches of the phantoms of each recipient's own window, and how many phantoms were drawn.
+
+    A phantom that stands in the payload of a request is none: an answer may show it honestly.
+    """
     rows = _rows(texts)
     here: dict[tuple[str, int], list[int]] = {}
     for number, (row, _, _) in enumerate(rows):
@@ -154,12 +157,15 @@ def search_phantoms(
         numbers = [number for key in some for number in here[key]]
         drawn += len(phrases)
         hits = find([rows[n][2] for n in numbers], [text for _, text in phrases])
+        sent_too = _in_payloads({phrases[p][1] for p in hits.phrase.tolist()}, requests)
         for text, phrase, start, end, exact in zip(
             hits.text, hits.phrase, hits.start, hits.end, hits.exact, strict=True
         ):
             row, field, _ = rows[numbers[text]]
             recipient = requests[sent[row]]
             if phrases[phrase][0] != (recipient.scenario, recipient.window):
+                continue
+            if phrases[phrase][1] in sent_too:
                 continue
             match = Match(
                 recipient=recipient.id,
@@ -174,6 +180,15 @@ def search_phantoms(
             where = {"scenario": recipient.scenario, "window": recipient.window}
             found.append({**asdict(match), "observation": row, **where})
     return pd.DataFrame(found), drawn
+
+
+def _in_payloads(phrases: set[str], requests: Sequence[Request]) -> set[str]:
+    """Those of some phrases that stand in the payload of any request."""
+    if not phrases:
+        return set()
+    texts = ["\n".join(message.content for message in request.messages) for request in requests]
+    some = sorted(phrases)
+    return {some[at] for at in find(texts, some).phrase.tolist()}
 
 
 def _batches(

@@ -20,7 +20,8 @@ class Effort:
     `benign_scenarios` of the scenarios, others with every seed (None: in all). `windows` bounds a
     leaking trial below its scenario's own number (None: that), the others play `quiet_windows`.
     `matrix_seeds` of every other cell, `matrix_windows` long. `long_seeds` more of `long_faults`
-    play all windows of `long_scenarios`: what judges over many windows can accuse only there.
+    play as many windows as a leaking trial at most, in `long_scenarios`: what judges over many
+    windows can accuse only there.
     """
 
     seeds: int
@@ -54,6 +55,7 @@ FULL = Effort(
     healthy_seeds=30,
     benign_scenarios=2,
     quiet_windows=2,
+    windows=100,
     long_seeds=1,
     long_faults=(HEALTHY, "batch-noise"),
     long_scenarios=(
@@ -139,7 +141,7 @@ def _long(
                         fault=fault,
                         scenario=scenario.name,
                         seed=first + number,
-                        windows=scenario.load.windows,
+                        windows=min(scenario.load.windows, effort.windows or scenario.load.windows),
                     )
 
 

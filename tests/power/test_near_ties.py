@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.power, pytest.mark.timeout(900)]
 @pytest.mark.parametrize("scenario", ["rare-token-passphrase", "control-group"])
 def test_noise_that_follows_the_batch_is_no_corruption(tmp_path, scenario):
     command = [sys.executable, "-m", "leakcheck.cli", "run", scenario, "--fault", "batch-noise"]
-    command += ["--seed", "11", "--out", str(tmp_path)]
+    command += ["--seed", "11", "--smoke", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     report = orjson.loads((tmp_path / "latest" / "report.json").read_bytes())
     findings = [found for verdict in report["verdicts"] for found in verdict["findings"]]

@@ -93,6 +93,7 @@ def run(tmp_path, *flags):
         sys.executable, "-m", "leakcheck.cli", "run", *flags, "--embedded", "--model", MODEL,
         "--api", "completions", "--requests", "8", "--workers", "2", "--lanes", "4",
         "--max-tokens", "48", "--phantoms", "99", "--set", "gate.min_windows=2",
+        "--set", "gate.detect=1.0",
         "--timeout-s", "300", "--set", "load.timeout_s=300.0", "--out", str(tmp_path),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
