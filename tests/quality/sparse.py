@@ -42,17 +42,17 @@ class Trials:
 
 def gap_rule(rng: Generator, effort: Effort) -> Result:
     """The gap at the first difference of recipients with wide margins: what leakcheck sends."""
-    return _gap(rng, effort.pick(40, 2000), "11a", treated=40, share_of=0.1)
+    return _gap(rng, effort.pick(40, 600), "11a", treated=40, share_of=0.1)
 
 
 def gap_rule_rare(rng: Generator, effort: Effort) -> Result:
     """The same, 2 % of trials."""
-    return _gap(rng, effort.pick(40, 2000), "11b", treated=200, share_of=0.02)
+    return _gap(rng, effort.pick(40, 600), "11b", treated=200, share_of=0.02)
 
 
 def gap_rule_free_text(rng: Generator, effort: Effort) -> Result:
     """The same of recipients that write freely, a third of whose honest answers part."""
-    runs, treated, share_of = effort.pick(40, 2000), 40, 0.1
+    runs, treated, share_of = effort.pick(40, 600), 40, 0.1
     events = sum(_gap_fires(rng, treated, share_of, NEAR) for _ in range(runs))
     return share(
         "11c",
@@ -70,7 +70,7 @@ def gap_rule_free_text(rng: Generator, effort: Effort) -> Result:
 
 def gap_rule_honest(rng: Generator, effort: Effort) -> Result:
     """The same where nothing is thrown about: before any replay."""
-    runs = effort.pick(40, 2000)
+    runs = effort.pick(40, 600)
     events = sum(_gap_fires(rng, 200, 0.0, NEAR) for _ in range(runs))
     return share(
         "11d",
@@ -83,17 +83,17 @@ def gap_rule_honest(rng: Generator, effort: Effort) -> Result:
 
 def kolmogorov_smirnov(rng: Generator, effort: Effort) -> Result:
     """KS on the mean difference of a trial."""
-    return _rival(rng, effort.pick(40, 2000), "11e", "KS", treated=40, share_of=0.1)
+    return _rival(rng, effort.pick(40, 600), "11e", "KS", treated=40, share_of=0.1)
 
 
 def maximum_mean_discrepancy(rng: Generator, effort: Effort) -> Result:
     """The same, with a permutation test on the energy distance."""
-    return _rival(rng, effort.pick(60, 600), "11g", "MMD", treated=40, share_of=0.1)
+    return _rival(rng, effort.pick(60, 400), "11g", "MMD", treated=40, share_of=0.1)
 
 
 def kolmogorov_smirnov_rare(rng: Generator, effort: Effort) -> Result:
     """KS, 2 % of trials."""
-    return _rival(rng, effort.pick(40, 2000), "11f", "KS", treated=200, share_of=0.02)
+    return _rival(rng, effort.pick(40, 600), "11f", "KS", treated=200, share_of=0.02)
 
 
 def _gap(rng: Generator, runs: int, number: str, *, treated: int, share_of: float) -> Result:
