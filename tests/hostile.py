@@ -108,6 +108,13 @@ async def echo(call):
     return await call.answer(*[word + " " for word in call.prompt.split()])
 
 
+async def stale(call, prompts=[]):  # noqa: B006 - it remembers: that is the fault
+    """The prompt, and that of twenty requests before."""
+    prompts.append(call.prompt)
+    before = prompts[-21] if len(prompts) > 20 else ""  # noqa: PLR2004 - twenty before
+    await call.answer(*[f"{word} " for word in f"{call.prompt} {before}".split()])
+
+
 async def same(call):
     return await call.answer(*WORDS)
 

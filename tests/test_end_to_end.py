@@ -218,3 +218,66 @@ def test_a_key_never_reaches_any_file_or_screen(scenario, hostile, monkeypatch):
     assert code in (3, 4)
     assert "sk-planted" not in out + err
     assert b"sk-planted" not in written
+
+
+def events(scenario):
+    return [(e["kind"], e["detail"]) for e in report(scenario)["events"]]
+
+
+def state(scenario):
+    """What the run folder keeps of the evidence."""
+    return json.loads((folder(scenario) / "evidence.json").read_text())["scenarios"]["tiny"]
+
+
+def test_a_scenario_ends_when_its_windows_have_shown_enough(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=300))
+    code, out, _ = run(scenario, hostile, "echo", "--detect", "40%")
+    assert code == 0, out
+    assert ("settled", "tiny") in events(scenario)
+    (verdict,) = report(scenario)["verdicts"]
+    assert verdict["evidence"]["settled"] == "certificate"
+    assert verdict["bound"] <= 0.4
+    assert state(scenario)["trials"] == verdict["leak_rate"]["trials"] < 60
+    assert report(scenario)["requests"]["unsent"] == 0
+    assert "unsent" not in out
+    before = (folder(scenario) / "report.json").read_bytes()
+    command = [sys.executable, "-m", "leakcheck.cli", "analyze", str(folder(scenario))]
+    subprocess.run(command, capture_output=True, check=False)
+    assert (folder(scenario) / "report.json").read_bytes() == before
+
+
+def test_play_all_plays_every_window(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=40))
+    code, out, _ = run(scenario, hostile, "echo", "--detect", "40%", "--play-all")
+    assert code == 0, out
+    assert [kind for kind, _ in events(scenario)] == ["finished"]
+    assert report(scenario)["requests"]["ok"] >= 40 * 4
+    assert state(scenario)["windows"] == 40
+
+
+def test_a_leak_of_what_an_earlier_window_sent_ends_the_scenario_at_once(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=300))
+    code, out, _ = run(scenario, hostile, "stale", "--detect", "1%")
+    assert code == 1, out
+    (verdict,) = report(scenario)["verdicts"]
+    assert verdict["evidence"]["settled"] == "leak"
+    assert state(scenario)["windows"] <= 12
+    assert "no estimate of how often it happens" in verdict["reasons"][-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_run_is_resumed_to_the_same_evidence(scenario, hostile, number):
+    scenario.write_text(SCENARIO.format(windows=300))
+    base = f"http://127.0.0.1:{hostile}/v1"
+    process = start(scenario, "--target", base, "--model", "echo", "--detect", "8%")
+    eventually(lambda: shards(scenario) > 60_000)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    again = start_plain("--resume", str(folder(scenario)))
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, (out, err)
+    kinds = [kind for kind, _ in events(scenario)]
+    assert kinds[-3:] == ["resumed", "settled", "finished"]
+    (verdict,) = report(scenario)["verdicts"]
+    assert state(scenario)["trials"] == verdict["leak_rate"]["trials"] < 200
+    assert state(scenario)["sensitivity"] == verdict["evidence"]["sensitivity"]
