@@ -339,7 +339,8 @@ def _missing(judged: Verdict) -> str:
             f"{setting(known.detect)} of them"
         )
     elif least is not None and least.enough is False and isinstance(least.measured, float | int):
-        parts.append(f"only {least.measured:g} of the {least.minimum:g} windows it needs count")
+        needed = many(int(least.minimum or 0), "window")
+        parts.append(f"only {least.measured:g} of the {needed} it needs count")
     return ", and ".join(parts) or "the reasons say what was not tested"
 
 
@@ -351,22 +352,27 @@ def _shortfall(short: Exposure) -> str:
         return "a condition that was to be tested did not occur"
     if not rate.trials:
         return "no request of the kind that it tests was answered"
-    often = f"{rate.events} of {rate.trials}"
+    answers, requests = (
+        f"{rate.events} of {many(rate.trials, what)}" for what in ("answer", "request")
+    )
     words = {
-        "answered": f"only {often} requests were answered",
-        "echo": f"only {often} answers repeated their own passphrase, so another's might not show",
-        "tickets": f"only {often} answers kept their own ticket, so a lost one says little",
-        "overlap": f"only {often} answers were made while another request ran",
-        "cache hits": f"only {often} requests that should have met a warm cache did",
+        "answered": f"only {requests} were answered",
+        "echo": f"only {answers} repeated their own passphrase, so another's might not show",
+        "tickets": f"only {answers} kept their own ticket, so a lost one says little",
+        "overlap": f"only {answers} were made while another request ran",
+        "cache hits": f"only {requests} that should have met a warm cache did",
     }
-    return words.get(short.name, f"a condition that was to be tested occurred {often} times")
+    return words.get(
+        short.name,
+        f"a condition that was to be tested occurred {rate.events} of {rate.trials} times",
+    )
 
 
 def _error(judged: Verdict) -> Plain:
     lost = next((f for f in listed(judged, "error") if f.anomaly == "lost-capacity"), None)
     empty = times(lost.evidence, "empty_at_end", "end") if lost else ""
     if lost:
-        often = f": {empty} windows at the end had no answer at all" if empty else ""
+        often = f": of the last windows {empty} had no answer at all" if empty else ""
         return Plain(
             found=f"The target lost the capacity to serve{often}.",
             means="Isolation was not judged: find what it runs out of (slots, cache blocks, "

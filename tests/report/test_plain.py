@@ -10,8 +10,8 @@ from leakcheck.report import counting, document, html, markdown, plain, plain_ru
 
 LONGEST = 400
 JARGON = re.compile(
-    r"e-value|Clopper|p-value|p =|martingale|Fisher|likelihood|phantom|posterior|alpha|eta\b|"
-    r"sensitivity|certificate|trial|arm\b",
+    r"e-value|Clopper|p-value|p =|martingale|Fisher|likelihood|phantom|posterior|"
+    r"\b(alpha|eta|arms?)\b|sensitivity|certificate|\btrial",
     re.IGNORECASE,
 )
 ANOMALIES = (
@@ -113,7 +113,7 @@ def verdicts(draw, samples, tiers, text):
             Exposure(
                 name=name,
                 measured=measured,
-                minimum=draw(st.sampled_from([0.5, 60.0])),
+                minimum=draw(st.sampled_from([0.5, 1.0, 60.0])),
                 enough=draw(st.sampled_from([True, False, None])),
                 text=text,
             )
