@@ -98,8 +98,8 @@ def _leak(judged: Verdict) -> Plain:
     what = _secret(kinds)
     return Plain(
         found=f"{_places(judged)} an answer held {what} of another request{_by_chance(judged)}.",
-        means="The target hands one user's content to another: let no two users share it until "
-        "that is mended, and start with the findings, which name source and recipient.",
+        means="The target hands the content of one request to another: let no two users share it "
+        "until that is mended, and start with the findings, which name source and recipient.",
     )
 
 
