@@ -147,7 +147,8 @@ def answer(report: Report, folder: Path) -> str:
         return f"{report.status}: the run ended before anything was compared."
     part = run.scenario(NAME)
     judged = next((each for each in report.verdicts if each.scenario == NAME), None)
-    notes = divergence.check(part).notes
+    compared = divergence.check(part)
+    notes = compared.notes if compared.findings else (compared.notes[0], *compared.notes[2:])
     windows = int((~part.windows["replay"]).sum())
     load = part.plans[0].scenario.load
     sent = (
@@ -156,7 +157,9 @@ def answer(report: Report, folder: Path) -> str:
     )
     text = [sent, *(f"{note[0].upper()}{note[1:]}." for note in notes)]
     if judged is not None:
-        text.append(f"Verdict: {judged.status}: {judged.reasons[0]}.")
+        more = len(judged.reasons) - 1
+        also = f" ({more} more in the report)" if more else ""
+        text.append(f"Verdict: {judged.status}: {judged.reasons[0].rstrip('.')}{also}.")
     text.append(_unseen(None if judged is None else judged.bound))
     return " ".join(text)
 

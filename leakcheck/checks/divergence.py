@@ -68,8 +68,8 @@ SHOWN = 20
 _GRADES = {
     "D0": "alone and in neutral company it repeats itself to the token, so that any difference "
     "counts",
-    "D1": "alone it repeats itself, in neutral company it does not, as with rounding that depends "
-    "on the batch",
+    "D1": "alone it repeats itself, in neutral company it does not, as rounding by batch does, and "
+    "faults do",
     "D2": "it does not even repeat itself alone, as behind a load balancer",
 }
 _CAUSES = (
@@ -329,5 +329,5 @@ def _judged(
     sent = sum(told.planned > 0 for _, told in tried)
     return (
         f"{text}; {many} are beyond the noise and of one company only, {sent} of them were sent "
-        f"again, and {again} were confirmed (p <= {at:.2g} each); the others are noise"
+        f"again, and {again} confirmed (p <= {at:.2g} each); the others are noise"
     )

@@ -12,7 +12,7 @@ def diff(arguments: argparse.Namespace) -> int:
     import textwrap  # noqa: PLC0415 - only a screen needs it
 
     from leakcheck import differential, experiment, scenario  # noqa: PLC0415 - heavy
-    from leakcheck.cli import asked  # noqa: PLC0415 - beside the others
+    from leakcheck.cli import asked, commands  # noqa: PLC0415 - beside the others
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
     from leakcheck.report.untrusted import visible  # noqa: PLC0415 - heavy
 
@@ -29,5 +29,8 @@ def diff(arguments: argparse.Namespace) -> int:
     with progress(sys.stderr) as watch:
         result, folder = experiment.run(options, watch)
     paragraph = visible(differential.answer(result, folder))
-    print(f"\n{textwrap.fill(paragraph, 100)}\n\nreport: {folder}/report.html", flush=True)
+    try:
+        print(f"\n{textwrap.fill(paragraph, 100)}\n\nreport: {folder}/report.html", flush=True)
+    except BrokenPipeError:  # whoever read it has gone; the verdict is what it is
+        commands.drop_output()
     return result.exit_code
