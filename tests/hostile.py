@@ -111,7 +111,7 @@ async def echo(call):
 async def stale(call, prompts=[]):  # noqa: B006 - it remembers: that is the fault
     """The prompt, and that of twenty requests before."""
     prompts.append(call.prompt)
-    before = prompts[-21] if len(prompts) > 20 else ""  # noqa: PLR2004 - twenty before
+    before = prompts[-21] if len(prompts) > 20 else ""
     await call.answer(*[f"{word} " for word in f"{call.prompt} {before}".split()])
 
 

@@ -13,6 +13,7 @@ from shorthand import FINISHED, history
 from leakcheck import analyzer, evidence, watching
 from leakcheck.analyzer import settling
 from leakcheck.analyzer.settling import State, Tier
+from leakcheck.checks import altered
 from leakcheck.records import Gate, Load, Look, RunEvent
 
 GATE = Gate(detect=0.5, min_windows=2, min_echo=0.1, min_overlap=0.1)
@@ -200,7 +201,7 @@ def test_the_rate_of_a_scenario_that_stopped_at_its_leak_is_marked_as_no_estimat
 def test_the_e_value_of_a_run_keeps_what_it_had_reached():
     class Part:
         def __init__(self, log):
-            self.state = State(tiers={name: Tier(logs=(log,)) for name in settling.WEIGHTS})
+            self.state = State(tiers={name: Tier(logs=(log,)) for name in altered.WEIGHTS})
             self.plan = history("a.").plans[0]
 
     first, second = Part(6.0), Part(-5.0)

@@ -173,16 +173,17 @@ def _running(history: History, requests: pd.DataFrame) -> Exposure | None:
         f"target, by its own {during[0].name} in {len(during)} readings, of {given.max()} (most) "
         f"and {np.median(given):g} (median) in flight at the client"
     )
+    text += _more(during)
     if running.max() == 0:
         text += "; a number that stays at 0 says nothing"
     elif alone:
-        text += "; so something before the target lets in one at a time, and nothing was tested"
+        text += "; so something lets in one request at a time, and nothing that overlaps was tested"
     return Exposure(
         name="running",
         measured=float(running.max()),
         minimum=2.0 if alone else None,
         enough=False if alone else None,
-        text=text + _more(during),
+        text=text,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection
 from typing import Any
@@ -41,7 +42,8 @@ def table(
     for life, group in windows.groupby("life"):
         trials = group[group["trial"]]
         rate = evidence.rate(int(trials["leaks"].sum()), len(trials))
-        rows.append((life, len(group), rate.trials, rate.events, rate.lower, rate.upper))
+        bounds = math.floor(1e4 * rate.lower) / 1e4, math.ceil(1e4 * rate.upper) / 1e4
+        rows.append((life, len(group), rate.trials, rate.events, *bounds))
     return {TITLE: (COLUMNS, *rows)}, (_exposure(len(rows)),)
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 from leakcheck import evidence
 from leakcheck.analyzer import exposure
 from leakcheck.checks import own_answer
+from leakcheck.checks.altered import WEIGHTS
 from leakcheck.evidence.combine import LARGEST, capped_exp
 from leakcheck.history import History
 from leakcheck.records import Evidence, Gate, Look, Rate, Scenario, TierEvidence
@@ -25,8 +26,6 @@ from leakcheck.records import Evidence, Gate, Look, Rate, Scenario, TierEvidence
 Decision = Literal["leak", "evidence", "certificate"]
 SURE = 0.99
 """Confidence of the bound of the echo rate, at all looks together."""
-WEIGHTS = {"encoded": 0.35, "fragment": 0.35, "alternatives": 0.15, "topic": 0.15}
-"""How the fuzzy tiers are weighed; one that looked at nothing counts as an e-value of 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,7 @@ class State:
 
     @property
     def e_value(self) -> float:
-        """The weighted mean of the tiers."""
+        """The weighted mean of the tiers; one that looked at nothing counts as 1."""
         values = {name: tier.e_value for name, tier in self.tiers.items()}
         mean = sum(weight * values.get(name, 1.0) for name, weight in WEIGHTS.items())
         return min(LARGEST, mean)
