@@ -178,8 +178,9 @@ class Verdict:
     (or the plan sends the requests of the window one at a time).
     Leaks anywhere else (control windows, replays) make the status `leak` and are not in the rate.
     `bound` is what a clean verdict certifies: min(1, upper / (echo x asked)), of its one-sided 95 %
-    upper bound, the lower bound of the echo rate, and the share of answered recipients that were
-    asked for what they see (eliciting): a leak reaches any recipient, and only these would say it.
+    upper bound, the lower bound of the echo rate (99 %, at every look at once), and the share of
+    answered recipients that were asked for what they see (eliciting): a leak reaches any recipient,
+    and only these would say it.
     1 excludes nothing; None where nothing was echoed. `false_match_bound` is the entropy
     bound for the figures of this very run. `reasons` explain the status in plain sentences.
     `windows_planned` is the budget of windows.
@@ -206,8 +207,9 @@ class Verdict:
 class Report:
     """report.json: the judgement. `requests` counts outcomes, `events` what befell the run.
 
-    `e_value` is the mean over the scenarios of a run, planned ones not played counting as 1: fuzzy
-    evidence makes a leak only where it reaches 1 / alpha.
+    `e_value` is the mean over the scenarios of a run, those not played yet counting as 1: the
+    largest that there was at the end of one. Fuzzy evidence makes a leak only where it reaches
+    1 / alpha.
     """
 
     schema: int
