@@ -424,7 +424,7 @@ def babbler(seed: int) -> Callable[[Request], Chunk]:
     weights = [1 / (1 + rank % 40) for rank in range(len(FEW))]
 
     def chunk(request: Request) -> Chunk:
-        words = draws.choices(FEW, weights, k=60)
+        words = draws.choices(FEW, weights, k=95)
         top = tuple((f" {word}", draws.gauss(-3, 1)) for word in draws.choices(FEW, weights, k=4))
         return Chunk(
             text=f"{said(request)} {' '.join(words)}",
@@ -435,7 +435,7 @@ def babbler(seed: int) -> Callable[[Request], Chunk]:
 
 
 def test_an_honest_target_that_loves_the_listed_words_is_hardly_ever_accused():
-    runs, windows = 100, 6
+    runs, windows = 80, 6
     results = [
         altered.check(played(planned(seed, windows, requests=5, phantoms=99), babbler(1000 + seed)))
         for seed in range(runs)
@@ -444,7 +444,7 @@ def test_an_honest_target_that_loves_the_listed_words_is_hardly_ever_accused():
     for tier in ("fragment", "encoded", "alternatives"):
         of_tier = [each for each in looks if each.tier == tier]
         base = sum(each.phantom_hits for each in of_tier) / sum(each.phantoms for each in of_tier)
-        assert base > 0.03, (tier, base)  # or the simulation would be an easy one
+        assert base > 0.045, (tier, base)  # or the simulation would be an easy one
         values = np.array([each.e_values for each in of_tier])
         errors = values.std(axis=0) / math.sqrt(len(values))
         assert (values.mean(axis=0) <= 1 + 3 * errors).all(), (tier, values.mean(axis=0), errors)
