@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leakcheck.cli import asked
+from leakcheck.cli.parser import parser
 from leakcheck.errors import UsageError
 
 
@@ -30,3 +31,32 @@ def test_a_percentage_and_its_fraction_are_the_same_share(parts):
     assert asked.percent("x", f"{parts / 100:.2f}%") == pytest.approx(
         asked.percent("x", f"{parts / 10000:.4f}")
     )
+
+
+def setup(*flags):
+    return asked.setup(parser().parse_args(["run", *flags]), None)
+
+
+TARGET = ("--target", "http://127.0.0.1:9/v1", "--model", "m")
+
+
+def test_the_metrics_of_the_target_are_read_unless_they_are_off():
+    assert setup(*TARGET).metrics == "auto"
+    assert setup(*TARGET, "--metrics", "off").metrics == "off"
+    assert setup(*TARGET, "--metrics", "http://x:1/metrics").metrics == "http://x:1/metrics"
+
+
+@pytest.mark.parametrize(
+    "url", ["yes", "http://me:secret@x/metrics", "http://x/metrics?key=secret"]
+)
+def test_a_page_of_metrics_is_a_plain_url_without_secrets(url):
+    with pytest.raises(UsageError, match=r"^--metrics: ") as refused:
+        setup(*TARGET, "--metrics", url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_command_that_restarts_makes_two_lifetimes():
+    assert setup(*TARGET).lifetimes == setup("--embedded").lifetimes == 1
+    assert setup(*TARGET, "--restart", "x").lifetimes == 2
+    assert setup(*TARGET, "--restart", "x", "--lifetimes", "4").lifetimes == 4
+    assert setup("--embedded", "--lifetimes", "3").lifetimes == 3

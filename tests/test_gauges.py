@@ -302,7 +302,7 @@ def test_a_target_that_is_given_one_at_a_time_was_not_tested():
     assert (found.minimum, found.enough) == (2.0, False)
     verdict = judge(h, h.plans[0])
     assert verdict.status == "inconclusive"
-    assert any("lets in one at a time" in reason for reason in verdict.reasons)
+    assert any("lets in one request at a time" in reason for reason in verdict.reasons)
 
 
 @pytest.mark.parametrize("readings", [during(1.0, 9), [*during(1.0), reading(3 * STEP_NS, 2.0)]])

@@ -228,6 +228,7 @@ min_echo = 0.2
 """
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_lives_several_times_in_one_run(tmp_path, capsys):
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)

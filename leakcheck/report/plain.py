@@ -349,6 +349,10 @@ def _shortfall(short: Exposure) -> str:
     if not isinstance(rate, Rate):
         if short.name == "cache hits":
             return "the target does not say what it had cached"
+        if short.name == "running":
+            return (
+                "by its own count the target ran one request at a time, whatever was sent at once"
+            )
         return "a condition that was to be tested did not occur"
     if not rate.trials:
         return "no request of the kind that it tests was answered"
