@@ -256,6 +256,15 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_2(arguments, sentence, cap
     assert sentence in complaint
 
 
+@pytest.mark.usefixtures("_nowhere")
+def test_a_budget_that_is_too_small_is_named(capsys):
+    flags = ("control-group", "--detect", "5%", "--windows")
+    (need,) = bill("control-group", gate__detect=0.05).needs
+    assert "budget" not in printed(capsys, *flags, str(need.windows))
+    tight = " ".join(printed(capsys, *flags, str(need.windows - 1)).split())
+    assert f"(load.windows): --windows {need.windows} makes it enough" in tight
+
+
 def test_unknown_figures_are_no_zeros():
     need = planning.Need(
         scenario="x", goal="see", windows=None, requests=None, prompt_tokens=None,

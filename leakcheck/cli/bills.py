@@ -151,8 +151,12 @@ def _sources(of: Bill) -> Iterator[str]:
         ("requests", of.requests_per_s, "a second"),
     ):
         yield f"  {what} {_value(figure, unit)}: {figure.source}"
-    if of.needs[0].windows is None:
+    most = max((need.windows or 0 for need in of.needs), default=0)
+    if not most:
         yield "  no number of windows is enough: nothing would show a leak here"
+    elif most > of.scenario.load.windows:
+        budget = f"its budget is {of.scenario.load.windows} windows (load.windows)"
+        yield f"  {budget}: --windows {most} makes it enough"
 
 
 def _value(figure: Figure, unit: str) -> str:
