@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from leakcheck import __version__, runfolder
-from leakcheck.errors import UsageError
+from leakcheck.errors import HarnessError, UsageError
 from leakcheck.records import Gauges, Target
 from leakcheck.redact import headers
 
@@ -225,7 +225,8 @@ class Sampler:
             seen = _ask(*self._asked)
             pause_s = EVERY_S if seen is not None else min(2 * pause_s, _SLOWEST_S)
             if seen is not None and not self._over.is_set():
-                runfolder.append_gauges(self._folder, seen)
+                with suppress(HarnessError, OSError):  # a full disk: the workers say so
+                    runfolder.append_gauges(self._folder, seen)
 
 
 @contextmanager

@@ -242,6 +242,16 @@ def test_a_page_that_fails_is_asked_ever_more_seldom(tmp_path):
     assert times[2] - times[1] > 1.5 * (times[1] - times[0])
 
 
+def test_a_run_folder_that_is_gone_stops_nobody(tmp_path, recwarn):
+    asked = []
+    with (
+        served(lambda *_: (asked.append(1), (200, {}, VLLM))[1]) as url,
+        gauges.sampled(tmp_path / "gone", gauges.Source(url=url)),
+    ):
+        eventually(lambda: len(asked) >= 2)
+    assert not recwarn.list
+
+
 def test_without_a_page_nothing_is_written(tmp_path):
     with gauges.sampled(tmp_path, None) as sampler:
         assert sampler is None
