@@ -75,7 +75,7 @@ def line(result: Result) -> str:
     """A result on one line of a terminal."""
     return (
         f"{result.number:>4}  {_holds(result):8} {_figure(result, result.measured)} "
-        f"(SE {_figure(result, result.standard_error)}, n {result.trials}; "
+        f"(SE {_error(result)}, n {result.trials}; "
         f"{result.expected})  {result.claim}"
     )
 
@@ -92,11 +92,16 @@ def _row(result: Result) -> str:
         result.claim,
         result.expected,
         _figure(result, result.measured),
-        _figure(result, result.standard_error),
+        _error(result),
         f"{result.trials:,}" if result.trials else "-",
         _holds(result),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _error(result: Result) -> str:
+    known = result.standard_error is not None and math.isfinite(result.standard_error)
+    return _figure(result, result.standard_error) if known else "-"
 
 
 def _figure(result: Result, value: float | None) -> str:

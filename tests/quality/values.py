@@ -12,6 +12,8 @@ from numpy.random import Generator
 ERRORS_ALLOWED = 3.0
 """Standard errors by which a figure may miss what is expected of it."""
 
+FEW = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
@@ -142,8 +144,12 @@ def binomial_error(probability: float, trials: int) -> float:
 
 
 def quantile_error(ordered: np.ndarray, level: float) -> float:
-    """Standard error of a quantile, from the order statistics two binomial errors around it."""
+    """Standard error of a quantile, from the order statistics a binomial error on either side; of
+    few values half of their range, of one it is not known (inf).
+    """
     size = len(ordered)
+    if size < FEW:
+        return float(ordered[-1] - ordered[0]) / 2 if size > 1 else math.inf
     off = binomial_error(level, size)
     low = float(ordered[_rank(max(0.0, level - off), size)])
     high = float(ordered[_rank(min(1.0, level + off), size)])
