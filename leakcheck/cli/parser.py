@@ -232,7 +232,7 @@ def _override_flags(command: argparse.ArgumentParser) -> None:
 def _gate_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--detect", metavar="RATE",
-        help="the leak rate that clean has to exclude, such as 2%% (gate.detect; default 1%%)")  # fmt: skip
+        help="the leak rate that clean must exclude (gate.detect; default 1%%)")  # fmt: skip
     add("--alpha", metavar="RATE",
-        help="the chance of a false leak on evidence short of a passphrase (gate.alpha)")  # fmt: skip
+        help="the chance of a false leak on fuzzy evidence (gate.alpha)")  # fmt: skip
     add("--smoke", action="store_true", help="the same as --detect 5%%: a fifth of the windows")
