@@ -81,6 +81,11 @@ class Threshold:
     null_gap: float | None
     exact: bool
 
+    @property
+    def quiet(self) -> bool:
+        """Whether the threshold clears the noise, and was not cut at its ceiling."""
+        return self.null_gap is None or self.null_gap <= CEILING / 3
+
     def beyond(self, comparison: Comparison) -> bool:
         """Whether a difference is beyond the noise; not where its gap is unknown."""
         if self.exact:

@@ -4,12 +4,15 @@ A fault strikes neutral companies as well as planted ones. What tells it from ro
 answers follow *what the companions say*: in the same company they part in the same way again, or
 show words of these companions (whose, the order of arrival decides), and in another company of the
 same shape they do not. Rounding follows the shape, which both companies have in common, so that
-this happens as often in one as in the other, whatever the target's noise. What is counted is the
+this happens as often in one as in the other, whatever the target's noise. Only the answers of the
+companions are longer in planted company, by a passphrase: where the noise is too wide for the
+threshold, words of the companions alone count there. What is counted is the
 replayed phase: its answers share a batch and are not independent.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,14 +104,29 @@ class Replays:
 def suspects(of: Iterable[Trial], rule: Threshold) -> list[Suspect]:
     """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window."""
     found = sorted(beyond(of, rule), key=_weight)
-    first: dict[int, Suspect] = {}
     ways: dict[tuple[int, str], dict[str, Way]] = {}
     for each in found:
-        first.setdefault(each.window, each)
-        if each.comparison.way is not None:
+        if each.comparison.way is not None and (rule.quiet or each.company != PLANTED):
             ways.setdefault((each.window, each.company), {})[each.reference] = each.comparison.way
-    chosen = list(first.values())[:MOST_SUSPECTS]
-    return [replace(each, ways=ways[each.window, each.company]) for each in chosen]
+    chosen = itertools.islice(_one_a_window(found, in_turn=not rule.quiet), MOST_SUSPECTS)
+    return [replace(each, ways=ways.get((each.window, each.company), {})) for each in chosen]
+
+
+def _one_a_window(found: Sequence[Suspect], *, in_turn: bool) -> Iterator[Suspect]:
+    """The first of each window, or in turn one in planted and one in neutral company: where the
+    noise is wide their signs differ.
+    """
+    planted = [each for each in found if each.company == PLANTED]
+    others = [each for each in found if each.company != PLANTED]
+    queues = [planted, others] if in_turn else [found]
+    used: set[int] = set()
+    for queue in itertools.cycle(queues):
+        each = next((each for each in queue if each.window not in used), None)
+        if each is not None:
+            used.add(each.window)
+            yield each
+        elif all(each.window in used for each in found):
+            return
 
 
 def beyond(of: Iterable[Trial], rule: Threshold) -> Iterator[Suspect]:
