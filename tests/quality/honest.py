@@ -89,7 +89,7 @@ class Run:
 
 def accused(rng: Generator, effort: Effort) -> Result:
     """A verdict of corruption; a leak would take somebody's content, and there is none."""
-    runs = [_run(rng) for _ in range(effort.pick(30, RUNS))]
+    runs = [_run(rng) for _ in range(effort.pick(10, RUNS))]
     diverged = sum(each.diverged for each in runs) / len(runs) / PAYLOADS
     return share(
         "2a",
@@ -104,7 +104,7 @@ def accused(rng: Generator, effort: Effort) -> Result:
 
 def suspected(rng: Generator, effort: Effort) -> Result:
     """Why there are replays."""
-    runs = [_run(rng) for _ in range(effort.pick(30, RUNS))]
+    runs = [_run(rng) for _ in range(effort.pick(10, RUNS))]
     return share(
         "2b",
         "the same: some difference suspected, so that replays are sent",
@@ -117,7 +117,7 @@ def suspected(rng: Generator, effort: Effort) -> Result:
 
 def accused_by_company(rng: Generator, effort: Effort) -> Result:
     """A target whose rounding follows the very texts of the company: no kernel does that."""
-    runs = [_run(rng, follows=True) for _ in range(effort.pick(30, RUNS))]
+    runs = [_run(rng, follows=True) for _ in range(effort.pick(10, RUNS))]
     return share(
         "2c",
         "the same, if its rounding followed what companions say, not how many they are",
@@ -133,7 +133,7 @@ def accused_by_company(rng: Generator, effort: Effort) -> Result:
 
 def any_difference(rng: Generator, effort: Effort) -> Result:
     """What calling any difference a leak would make of the same runs."""
-    runs = [_run(rng) for _ in range(effort.pick(30, 300))]
+    runs = [_run(rng) for _ in range(effort.pick(10, 300))]
     return share(
         "3a",
         f'an honest target, "any difference is a leak", {PAYLOADS} answers: accused',
@@ -146,7 +146,7 @@ def any_difference(rng: Generator, effort: Effort) -> Result:
 
 def any_difference_of_few(rng: Generator, effort: Effort) -> Result:
     """The same with forty answers."""
-    runs, few, events = effort.pick(30, 300), 40, 0
+    runs, few, events = effort.pick(10, 300), 40, 0
     for _ in range(runs):
         target = _target(rng, follows=False)
         alone, mixed = target.answers(ALONE), target.answers(PLANTED)

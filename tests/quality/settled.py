@@ -65,7 +65,7 @@ def windows_to_clean(rng: Generator, effort: Effort) -> Result:
 
 def evidence_although_honest(rng: Generator, effort: Effort) -> Result:
     """Four fuzzy tiers that show by chance, and nothing leaks."""
-    runs, windows, of, events = effort.pick(20, 400), effort.pick(60, 200), _scenario(), 0
+    runs, windows, of, events = effort.pick(10, 400), effort.pick(40, 200), _scenario(), 0
     for _ in range(runs):
         state = State()
         for _ in range(windows):
@@ -85,7 +85,7 @@ def evidence_although_honest(rng: Generator, effort: Effort) -> Result:
 
 def altered_tiers(rng: Generator, effort: Effort) -> Result:
     """The fuzzy tiers themselves, on answers full of words of the very list."""
-    runs, events = effort.pick(2, 60), 0
+    runs, events = effort.pick(1, 60), 0
     hits = phantoms = 0
     for _ in range(runs):
         seed = int(rng.integers(2**31))
