@@ -23,7 +23,8 @@ from leakcheck.records import Report, Scenario, TargetFacts
 NAME = "mixed-batch-differential"
 WINDOWS = 30
 LEAST_WINDOWS = 13
-"""Fewer do not suffice for grade D0: four recipients, each in two neutral companies."""
+"""Without any difference so many exclude what happens in every fifth window. (Grade D0 takes 100.)
+"""
 COMPANY_SIZES = (16, 12, 8, 6)
 """Requests of a phase, companions included; smaller ones only where a cap asks for it."""
 _TOKENS_PER_WORD = 2.0

@@ -327,8 +327,9 @@ def require_entropy(plans: Sequence[Plan], limit: float = FALSE_MATCH_LIMIT) -> 
     """The bound on a false match (a probability) for all plans of a run, before anything is sent.
 
     Every answer of the run, of `CHARS_PER_TOKEN` characters for each of its `max_tokens`, is
-    compared with every passphrase, ticket and withheld passphrase. Raises UsageError if the bound
-    is above `limit`, with the smallest number of words that would do.
+    compared with every passphrase, ticket and withheld passphrase (and note, though nobody looks
+    for one). Raises UsageError if the bound is above `limit`, with the smallest number of words
+    that would do.
     """
     counts = [_phrase_counts(plan) for plan in plans]
     places = sum(
@@ -372,6 +373,7 @@ def _owned(request: Request) -> dict[str, Passphrase]:
         "passphrase": request.passphrase,
         "ticket": request.ticket,
         _WITHHELD: request.withheld,
+        "note": request.note,
     }
     return {kind: phrase for kind, phrase in phrases.items() if phrase is not None}
 

@@ -62,18 +62,29 @@ def blank(words: int) -> str:
     return f"Today I can say {_blank(words - 1)}."
 
 
+def note(words: str) -> str:
+    """A sentence that holds these words, as long as one that has them for a passphrase: the witness
+    says the words of none of 40 (but those of "My note is ...", in place of its ticket, of 25).
+    """
+    return f"I can say {words}."
+
+
 def _blank(words: int) -> str:
     return " ".join(_BLANK[i % len(_BLANK)] for i in range(words))
 
 
-def records(ticket: str, passphrase: str | None, withheld_words: int = 0) -> str:
+def records(
+    ticket: str, passphrase: str | None, withheld_words: int = 0, note: str | None = None
+) -> str:
     """The end of a text that a target continues with its ticket and its passphrase, if any.
 
-    Where one of `withheld_words` words was withheld, as many words without a secret.
+    Where one of `withheld_words` words was withheld, as many words without a secret, or the `note`.
     """
     record = TICKET_RECORD.format(ticket=ticket)
     if passphrase is not None:
         record += PASSPHRASE_RECORD.format(passphrase=passphrase)
+    elif note is not None:
+        record += BLANK_RECORD.format(blank=note)
     elif withheld_words:
         record += BLANK_RECORD.format(blank=_blank(withheld_words))
     return 2 * record + CONTINUED

@@ -16,8 +16,8 @@ def replays(history: History, windows: Iterator[int]) -> Iterator[Request]:
     """The next replays of every suspect of a scenario; none when there is nothing left to ask.
 
     Each is a whole phase of the suspect's window, in a window of its own: that in which it parted,
-    and one with other companions of the same shape, in turn, so that no drift of the target favours
-    one. Payloads are unchanged, so no phrase has a second owner.
+    and one with other companions, in turn, so that no drift of the target favours one. Payloads are
+    unchanged, so no phrase has a second owner.
     """
     of = trials(history)
     accused = rule.suspects(of, threshold(history, of))

@@ -17,7 +17,7 @@ from leakcheck.traffic.mixed_batch import (
 )
 
 ENOUGH = 100
-"""Neutral comparisons without a difference from which on every difference counts."""
+"""Windows with a neutral comparison, and without a difference in any, for grade D0."""
 CEILING = 4.0
 """Nats to which differences in neutral company can raise the threshold: a fault that strikes
 neutral companies too must not hide behind its own damage. One token is 55 times as likely there."""
@@ -57,16 +57,18 @@ class Count:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
     """How far the target repeats itself: D0 alone and in neutral company, D1 alone only, D2 not
-    even alone. None: in company too, as far as it was tried, which is too little for D0.
+    even alone. None: in company too, as far as it was tried, which is too little for D0. `windows`
+    with a neutral comparison are the unit: answers of one batch are not independent.
     """
 
     name: str | None
     alone: Count
     neutral: Count
+    windows: int
 
     @property
     def exact(self) -> bool:
-        """Whether every difference counts."""
+        """Whether every difference is suspected."""
         return self.name == "D0"
 
 
@@ -86,11 +88,13 @@ class Threshold:
         """Whether the threshold clears the noise, and was not cut at its ceiling."""
         return self.null_gap is None or self.null_gap <= CEILING / 3
 
-    def beyond(self, comparison: Comparison) -> bool:
-        """Whether a difference is beyond the noise; not where its gap is unknown."""
-        if self.exact:
-            return True
+    def clears(self, comparison: Comparison) -> bool:
+        """Whether the gap of a difference is known and above the threshold."""
         return comparison.gap is not None and comparison.gap > self.tau
+
+    def beyond(self, comparison: Comparison) -> bool:
+        """Whether a difference is to be suspected; not where its gap is unknown, unless all are."""
+        return self.exact or self.clears(comparison)
 
 
 def trials(history: History) -> list[Trial]:
@@ -139,14 +143,15 @@ def grade(of: Sequence[Trial]) -> Grade:
     """The grade of a target, from these trials."""
     alone = _count(each.compared.get(ALONE_AGAIN) for each in of)
     neutral = _count(each.compared.get(cell) for each in of for cell in (NEUTRAL, OTHER_NEUTRAL))
+    windows = {t.window for t in of if not t.compared.keys().isdisjoint((NEUTRAL, OTHER_NEUTRAL))}
     name = None
     if alone.diverged:
         name = "D2"
     elif neutral.diverged:
         name = "D1"
-    elif neutral.compared >= ENOUGH:
+    elif len(windows) >= ENOUGH:
         name = "D0"
-    return Grade(name=name, alone=alone, neutral=neutral)
+    return Grade(name=name, alone=alone, neutral=neutral, windows=len(windows))
 
 
 def _count(comparisons: Iterable[Comparison | None]) -> Count:

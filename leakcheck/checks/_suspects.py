@@ -1,13 +1,14 @@
 """Differences beyond the noise, and what replays say of them.
 
 A fault strikes neutral companies as well as planted ones. What tells it from rounding is that
-answers follow *what the companions say*: in the same company they part in the same way again, or
-show words of these companions (whose, the order of arrival decides), and in another company of the
-same shape they do not. Rounding follows the shape, which both companies have in common, so that
-this happens as often in one as in the other, whatever the target's noise. Only the answers of the
-companions are longer in planted company, by a passphrase: where the noise is too wide for the
-threshold, words of the companions alone count there. What is counted is the
-replayed phase: its answers share a batch and are not independent.
+answers follow *which company it is*: in the same one they part in the same way again, or show words
+of these companions (whose, the order of arrival decides), and in another one they do not. Honest
+rounding can do that too: two companies never have one shape to the token, and where a near-tie is
+decided by their tokens, by expert capacity or by the scale of a tensor, it falls the same way each
+time in one of them. So recurring is not enough. The margin of the answer has to be wide: by its
+gap, above the threshold, or else at temperature 1, where the request alone must stay with its
+answer. Where even gaps without passphrases are wide, only words of the companions count in planted
+company. What is counted is the replayed phase: its answers share a batch and are not independent.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ _SWAPS = {PLANTED: (NEUTRAL, OTHER_NEUTRAL), NEUTRAL: (OTHER_NEUTRAL, PLANTED),
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
     """A request that parts from `reference`, the same alone, by more than noise explains; `swapped`
-    is the same request in the company `other`, which did not make it part in this way. `ways`: how
-    it and others of its phase parted that noise does not explain either, by their references.
+    is the same request in the company `other`, which did not make it part in this way. `clear`: its
+    gap is known and above the threshold. `ways`: how it parted, and how others of its phase did
+    whose gaps are clear too, by their references.
     """
 
     window: int
@@ -66,6 +68,7 @@ class Suspect:
     company: str
     other: str
     comparison: Comparison
+    clear: bool
     ways: Mapping[str, Way] = field(default_factory=dict)
 
 
@@ -104,12 +107,24 @@ class Replays:
 def suspects(of: Iterable[Trial], rule: Threshold) -> list[Suspect]:
     """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window."""
     found = sorted(beyond(of, rule), key=_weight)
-    ways: dict[tuple[int, str], dict[str, Way]] = {}
-    for each in found:
-        if each.comparison.way is not None and (rule.quiet or each.company != PLANTED):
-            ways.setdefault((each.window, each.company), {})[each.reference] = each.comparison.way
     chosen = itertools.islice(_one_a_window(found, in_turn=not rule.quiet), MOST_SUSPECTS)
-    return [replace(each, ways=ways.get((each.window, each.company), {})) for each in chosen]
+    return [replace(each, ways=_ways(each, found, rule)) for each in chosen]
+
+
+def _ways(suspect: Suspect, found: Sequence[Suspect], rule: Threshold) -> dict[str, Way]:
+    """Where the noise is wide, none in planted company. Of the others of a phase the clear ones:
+    replays at temperature 1 show the margin of the suspect alone.
+    """
+    if suspect.company == PLANTED and not rule.quiet:
+        return {}
+    where = suspect.window, suspect.company
+    return {
+        each.reference: way
+        for each in found
+        if (each.window, each.company) == where
+        and (each.clear or each.request == suspect.request)
+        and (way := each.comparison.way) is not None
+    }
 
 
 def _one_a_window(found: Sequence[Suspect], *, in_turn: bool) -> Iterator[Suspect]:
@@ -148,6 +163,7 @@ def beyond(of: Iterable[Trial], rule: Threshold) -> Iterator[Suspect]:
                 company=company,
                 other=other,
                 comparison=seen,
+                clear=rule.clears(seen),
             )
 
 
@@ -173,10 +189,10 @@ def level(accused: Sequence[Suspect]) -> float:
 
 
 def confirmed(suspect: Suspect, of: Replays, at: float) -> bool:
-    """Whether a suspect is confirmed at this level: by its company, and by a gap that is known or
-    that the replays at temperature 1 show to be wide.
+    """Whether a suspect is confirmed at this level: by its company, and by a gap that is above the
+    threshold or that the replays at temperature 1 show to be wide.
     """
-    return of.recurs(at) and (suspect.comparison.gap is not None or of.wide)
+    return of.recurs(at) and (suspect.clear or of.wide)
 
 
 def more(suspect: Suspect, of: Replays, at: float) -> tuple[range, range]:
@@ -191,7 +207,7 @@ def more(suspect: Suspect, of: Replays, at: float) -> tuple[range, range]:
     if of.planned < ENOUGH:
         return (range(of.planned + 1, ENOUGH + 1), none) if ahead > 0 else (none, none)
     if of.recurs(at):
-        wanted = suspect.comparison.gap is None and not of.margins
+        wanted = not suspect.clear and not of.margins
         return none, range(1, MARGINS + 1) if wanted else none
     if of.planned < MOST and ahead >= _PROMISING:
         return range(of.planned + 1, MOST + 1), none
@@ -265,12 +281,15 @@ def _words(text: str) -> set[str]:
 
 def _hot(history: History, suspect: Suspect, names: Sequence[str]) -> list[bool]:
     """Of the answers at temperature 1 that are the reference up to where the suspect left it:
-    whether each leaves it there too. One that ends there, where the reference goes on, does.
+    whether each leaves it there too. One that ends there, where the reference goes on, does. By
+    characters: two tokens may begin alike. None where the two answers are one text.
     """
-    reference = history.answer(suspect.reference)
+    reference, parted = history.answer(suspect.reference), history.answer(suspect.request)
     answers = [a for name in names if (a := history.answer(name)) is not None]
-    if reference is None:
+    if reference is None or parted is None or content(reference) == content(parted):
         return []
-    at, text = suspect.comparison.char, content(reference)
+    text, other = content(reference), content(parted)
+    pairs = enumerate(zip(text, other, strict=False))
+    at = next((at for at, (a, b) in pairs if a != b), min(len(text), len(other)))
     texts = [content(answer) for answer in answers if answer.outcome == "ok"]
     return [said[at : at + 1] != text[at : at + 1] for said in texts if said[:at] == text[:at]]

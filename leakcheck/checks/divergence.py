@@ -7,10 +7,11 @@ weighed by its reference gap. What is beyond
 
     tau = max(8 quanta of the logits, 3 x the largest gap without passphrases (at most 4), floor)
 
-nats is a suspicion; of a target that never differed in 100 neutral comparisons any difference is.
-Replays decide (`_suspects`): a `diverted-answer`, corruption, parts in the same way again in the
-same company and not in another one of the same shape (Fisher's exact test, 0.01 over all suspects
-of the scenario). Everything else is noise, with its distribution. Where answers differ more in
+nats is a suspicion; of a target that never differed in 100 windows with neutral company any
+difference is. Replays decide (`_suspects`): a `diverted-answer`, corruption, parts in the same way
+again in the same company and not in another one (Fisher's exact test, 0.01 over all suspects of the
+scenario), and by a wide margin: its gap is above tau, or the request stays with its answer at
+temperature 1. Everything else is noise, with its distribution. Where answers differ more in
 planted company than chance allows and nothing is confirmed, that is an `influence`, a note: expert
 capacity and scales taken over a batch let neighbours matter in honest targets.
 
@@ -29,6 +30,7 @@ from leakcheck import evidence
 from leakcheck.checks import excerpt, who
 from leakcheck.checks._influence import ALPHA, Influence, influence
 from leakcheck.checks._mixed import (
+    ENOUGH,
     Count,
     Grade,
     Threshold,
@@ -67,7 +69,7 @@ SHOWN = 20
 """Differences within the noise that are listed; the table counts all."""
 _GRADES = {
     "D0": "alone and in neutral company it repeats itself to the token, so that any difference "
-    "counts",
+    "is suspected",
     "D1": "alone it repeats itself, in neutral company it does not, as rounding by batch does, and "
     "faults do",
     "D2": "it does not even repeat itself alone, as behind a load balancer",
@@ -279,10 +281,11 @@ def _graded(of: Grade) -> str:
     )
     if of.name is not None:
         return f"grade {of.name}: {_GRADES[of.name]} ({counts})"
-    most = evidence.upper_bound(0, max(1, of.neutral.compared))
+    most = evidence.upper_bound(0, max(1, of.windows))
+    windows = "1 window" if of.windows == 1 else f"{of.windows} windows"
     return (
-        f"no grade: no difference was seen in {of.neutral.compared} neutral comparisons, so that "
-        f"at most {100 * most:.2g} % differ (95 % confidence); 100 are needed for D0 ({counts})"
+        f"no grade: no difference in {windows} with neutral company, so at most {100 * most:.2g} % "
+        f"of windows have one (95 % confidence); D0 takes {ENOUGH} windows ({counts})"
     )
 
 
@@ -307,7 +310,12 @@ def _ruled(rule: Threshold, of: Sequence[Trial]) -> str:
         if rule.null_gap is None
         else f"the largest gap without passphrases is {rule.null_gap:.3g} nats"
     )
-    also = "; as it is graded D0, any difference counts" if rule.exact else ""
+    also = (
+        "; as it is graded D0, any difference is suspected, and one within tau has to prove wide "
+        "at temperature 1"
+        if rule.exact
+        else ""
+    )
     return f"log-probabilities were weighed: {lattice}, {null}: tau = {rule.tau:.3g} nats{also}"
 
 

@@ -51,7 +51,9 @@ class Sampling:
 class Request:
     """One planned request. `passphrase` and `ticket` are in its payload (never in another's).
 
-    `withheld` is a passphrase drawn for a control request and never sent. `twin` names the request
+    `withheld` is a passphrase drawn for a control request and never sent. `note` is as many words
+    of the same list in its payload, where a passphrase is left out: no secret, and not looked for,
+    so that prompts without passphrases are as long as those with them. `twin` names the request
     that carries the very same payload in other company (differential, replay); both of them own
     the payload's phrases. `replays` is set on confirmation requests only: the request they repeat.
     `cell` is the sub-condition of the traffic shape ("B+1 warm"), `shared_tokens` the length of
@@ -78,6 +80,7 @@ class Request:
     passphrase: Passphrase | None = None
     ticket: Passphrase | None = None
     withheld: Passphrase | None = None
+    note: Passphrase | None = None
     answer: str | None = None
     stream: bool = True
     start_offset_s: float = 0.0

@@ -80,7 +80,12 @@ class Window:
         """
         load = self.load
         if self.facts.continues and fields.get("ticket") is not None:
-            text += _records(fields["ticket"], fields.get("passphrase"), fields.get("withheld"))
+            text += _records(
+                ticket=fields["ticket"],
+                passphrase=fields.get("passphrase"),
+                withheld=fields.get("withheld"),
+                note=fields.get("note"),
+            )
         return Request(
             id=f"r{next(self.ids):05}",
             scenario=self.scenario,
@@ -101,9 +106,19 @@ class Window:
         )
 
 
-def _records(ticket: Passphrase, passphrase: Passphrase | None, withheld: Passphrase | None) -> str:
-    said = None if passphrase is None else passphrase.text
-    return wording.records(ticket.text, said, 0 if withheld is None else len(withheld.words))
+def _records(
+    *,
+    ticket: Passphrase,
+    passphrase: Passphrase | None,
+    withheld: Passphrase | None,
+    note: Passphrase | None,
+) -> str:
+    return wording.records(
+        ticket.text,
+        None if passphrase is None else passphrase.text,
+        0 if withheld is None else len(withheld.words),
+        None if note is None else note.text,
+    )
 
 
 def user_text(
@@ -115,6 +130,7 @@ def user_text(
     between: str,
     ask: str,
     passphrase_first: bool = False,
+    note: Passphrase | None = None,
 ) -> str:
     """A user's message: filler, ticket, passphrase (or as many words without one), filler, ask.
 
@@ -124,6 +140,8 @@ def user_text(
     secret = ""
     if passphrase is not None:
         secret = wording.PASSPHRASE.format(passphrase=passphrase.text)
+    elif note is not None:
+        secret = wording.note(note.text)
     elif withheld is not None:
         secret = wording.blank(len(withheld.words))
     parts = [secret, before, *own, between] if passphrase_first else [before, *own, between, secret]

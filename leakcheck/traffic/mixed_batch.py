@@ -1,8 +1,10 @@
 """The same greedy request alone, in two neutral companies, and in one that carries passphrases.
 
-Alone twice tells whether the target repeats itself at all. Two neutral companies, other texts of
-one shape, tell how far its answers follow the batch; the planted one has that shape too: equal
-numbers of requests, of words and of tokens to be written. The phases of a window come in random
+Alone twice tells whether the target repeats itself at all. Two neutral companies tell how far its
+answers follow the batch. The planted one is much like them: as many requests, words of filler and
+tokens that may be written, and where its companions have a passphrase theirs have a note, as many
+words of the same list. Not quite: words are not equally many tokens, and companions say passphrases
+and no notes, so that answers in planted company are longer. The phases of a window come in random
 order, so that neither drift of the target nor a warm cache favours one of them, and the null pool
 belongs to the very windows that it judges: one that is measured beforehand would be of another
 hour, of another load, perhaps of another replica.
@@ -131,7 +133,7 @@ def _companion(window: Window, number: int, phase: int, cell: str, filler: Fille
     rng = window.rng
     owner = window.owner(owns=True)
     if cell != PLANTED:
-        owner |= {"withheld": owner["withheld"] or owner["passphrase"], "passphrase": None}
+        owner |= {"note": owner["passphrase"], "passphrase": None}
     return window.request(
         number,
         phase=phase,

@@ -132,6 +132,17 @@ def test_only_planted_companions_carry_passphrases_and_no_two_companies_share_a_
     companions = [r for r in planned("mixed-batch-differential", 5) if r.role == "companion"]
     assert len({r.messages for r in companions}) == len(companions)
     assert all((r.passphrase is not None) == (r.cell == "planted") for r in companions)
+    assert all((r.note is None) == (r.cell == "planted") for r in companions)
+    assert all(r.note is None or r.note.text in r.messages[0].content for r in companions)
+
+
+def test_a_note_shares_no_word_with_anything_else_of_its_window():
+    companions = [r for r in planned("mixed-batch-differential", 5) if r.role == "companion"]
+    seen = {}
+    for r in companions:
+        for phrase in (r.ticket, r.passphrase, r.note):
+            for word in () if phrase is None else phrase.words:
+                assert seen.setdefault((r.window, word), r.id) == r.id
 
 
 def test_a_copying_recipient_has_a_long_list_that_starts_with_its_ticket():
@@ -141,8 +152,8 @@ def test_a_copying_recipient_has_a_long_list_that_starts_with_its_ticket():
     assert alone
     for r in alone:
         assert r.messages[-1].content.endswith(wording.ECHO.format(words=r.answer))
-        assert r.answer.split()[:6] == list(r.ticket.words)
-        assert len(set(r.answer.split())) == 12
+        assert r.answer.split()[: len(r.ticket.words)] == list(r.ticket.words)
+        assert len(set(r.answer.split())) == 2 * len(r.ticket.words)
 
 
 @pytest.mark.parametrize("wrong", [{"recipients": 16}, {"copy": 0.7}, {"count": -0.1}])
