@@ -103,6 +103,12 @@ def test_requests_sent_alone_to_be_compared_with_need_no_company():
     assert counts(measured(history("a> a=a / b> c> b= c=c", changes=twin), "overlap")) == (2, 2)
 
 
+def test_a_twin_that_is_sent_alone_again_needs_no_company():
+    twin = {n: {"twin": "a", "ticket": None, "passphrase": None} for n in "bc"}
+    h = history("a> a=a / b> b= / c> d> c= d=d", changes=twin)
+    assert counts(measured(h, "overlap")) == (2, 2)
+
+
 def test_windows_are_trials_against_the_minimum():
     h = history("a> b> a=a b=b | c> c=c d> d=d")
     found = measured(h, "windows", Gate(min_windows=2))

@@ -138,8 +138,12 @@ def _tickets(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
 
 
 def _overlap(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
-    """Requests that are sent alone to be compared with (somebody's twin) are left out."""
-    wanted = (requests["role"] == "recipient") & ~requests["id"].isin(requests["twin"].dropna())
+    """Requests that are sent to be compared with are left out: somebody's twin, and a twin that has
+    a phase to itself by plan.
+    """
+    lone = requests["twin"].notna() & ~requests.duplicated(["window", "phase"], keep=False)
+    compared = requests["id"].isin(requests["twin"].dropna()) | lone
+    wanted = (requests["role"] == "recipient") & ~compared
     recipients = requests[wanted & (requests["outcome"] == "ok")]
     company = history.overlaps[history.overlaps["request_id"].isin(recipients["id"])]
     rate = evidence.rate(int(company["with_any"].sum()), len(recipients))
