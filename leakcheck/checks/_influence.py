@@ -36,8 +36,9 @@ class Influence:
 
 def influence(trials: Sequence[Trial]) -> Influence:
     """The randomisation test: the three companies of a window came in random order, with texts
-    drawn at random in one shape, so that which of them is the planted one is chance, unless it
-    matters what the companions say. p = (1 + draws at least as large) / (rounds + 1).
+    drawn at random in much the same shape, so that which of them is the planted one is chance,
+    unless it matters what the companions say, or that they say passphrases.
+    p = (1 + draws at least as large) / (rounds + 1).
     """
     by_window: dict[int, list[Trial]] = {}
     for trial in trials:
