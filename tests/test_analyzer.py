@@ -18,9 +18,9 @@ from leakcheck.checks.own_answer import ALONE, HOT, IN_WINDOW
 from leakcheck.records import Gate, Report, RunEvent, TargetFacts
 from leakcheck.report.sentences import headline
 
-FIVE = "v> w> x> y> z> v=v w=w x=x y=y z=z"
-CLEAN = "v> w> x> y> z> v=vV w=wW x=xX y=yY z=zZ"
-CLEAN_TOO = "g> h> i> j> k> g=gG h=hH i=iI j=jJ k=kK"
+SEVEN = "t> u> v> w> x> y> z> t=t u=u v=v w=w x=x y=y z=z"
+CLEAN = "t> u> v> w> x> y> z> t=tT u=uU v=vV w=wW x=xX y=yY z=zZ"
+CLEAN_TOO = "g> h> i> j> k> l> m> g=gG h=hH i=iI j=jJ k=kK l=lL m=mM"
 TWO = "c> d> c=cC d=dD"
 LEAK = "a> b> a=aA b=bA"
 
@@ -101,17 +101,22 @@ def test_the_rate_of_the_planted_arm_does_not_depend_on_what_the_control_arm_sho
 
 def test_the_bound_is_that_of_what_shows_divided_by_the_echo():
     found = verdict(history("a> b> a=aA b=bB | c> d> c=cC d=dD | e> f> e=eE f=fF"))
-    assert found.bound == pytest.approx(min(1.0, found.leak_rate.upper / sensitivity(found)))
+    assert found.bound == pytest.approx(min(1.0, upper(3) / sensitivity(found)))
     assert verdict(history("a> b> a=a b=b")).bound is None
 
 
 def test_the_bound_grows_with_the_recipients_that_nobody_asked():
-    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}" for x, y in pairs_of(20))
-    neutral = {y: {"ask": "neutral", "passphrase": None} for _, y in pairs_of(20)}
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}" for x, y in pairs_of(26))
+    neutral = {y: {"ask": "neutral", "passphrase": None} for _, y in pairs_of(26)}
     found = verdict(history(line, changes=neutral))
-    assert found.bound == pytest.approx(found.leak_rate.upper / (sensitivity(found) * 0.5))
-    assert "and by the 50 % of answered recipients that were asked" in found.reasons[0]
-    assert "in more than 97.7 % of windows" in found.reasons[0]
+    assert found.bound == pytest.approx(min(1.0, upper(13) / (sensitivity(found) * 0.5)))
+    assert "and by the 50 % of answered recipients" in found.reasons[0]
+    assert f"in more than {100 * found.bound:.1f} % of windows" in found.reasons[0]
+
+
+def upper(trials):
+    """The bound of what shows: goes wrong in 4 %, and that of the echo rate in 1 %."""
+    return 1 - 0.04 ** (1 / trials)
 
 
 def sensitivity(found):
@@ -125,14 +130,14 @@ def test_a_bound_above_the_gate_is_inconclusive_and_says_how_many_windows_would_
     found = verdict(history(line, gate=Gate(detect=0.05, min_windows=10)))
     assert found.status == "inconclusive"
     (reason,) = (text for text in found.reasons if text.startswith("the bound is too high"))
-    needed = evidence.windows_needed(0.05 * sensitivity(found))
+    needed = evidence.windows_needed(0.05 * sensitivity(found), power=0.96)
     assert "10 windows without a leak exclude leaks in more than" in reason
     assert (
         f"5 % is to be excluded: with echoes as in this run that takes {needed} windows" in reason
     )
     assert f"{needed - 10} more" in reason
-    assert evidence.rate(0, needed).upper / sensitivity(found) <= 0.05
-    assert evidence.rate(0, needed - 1).upper / sensitivity(found) > 0.05
+    assert upper(needed) / sensitivity(found) <= 0.05
+    assert upper(needed - 1) / sensitivity(found) > 0.05
 
 
 def test_a_bound_within_the_gate_is_clean():
@@ -140,7 +145,7 @@ def test_a_bound_within_the_gate_is_clean():
     found = verdict(history(line, gate=Gate(detect=0.5, min_windows=10)))
     assert found.status == "clean"
     assert found.bound <= 0.5
-    assert found.evidence.certificate >= 20
+    assert found.evidence.certificate >= 25
 
 
 def test_companions_and_sources_do_not_count_as_asked():
@@ -169,7 +174,7 @@ def pairs_of(count):
     ("gate", "line", "reason"),
     [
         (Gate(detect=1.0, min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
-        (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo too low: 5 of 5"),
+        (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo too low: 7 of 7"),
         (Gate(detect=1.0, min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
         (
             Gate(detect=1.0, min_windows=1, min_echo=0.1),
@@ -337,7 +342,7 @@ def test_a_run_of_which_most_was_never_sent_is_inconclusive_and_says_so():
     found = verdict(history(f"{CLEAN} a. b. c. d. e.", events=(died, *FINISHED)))
     assert found.status == "inconclusive"
     (reason,) = found.reasons
-    assert reason.startswith("answered too low: 5 of 10")
+    assert reason.startswith("answered too low: 7 of 12")
     assert "5 were never sent; a worker died (worker 2 was killed by signal 9)" in reason
 
 
@@ -359,7 +364,7 @@ def test_a_target_that_does_not_report_cached_tokens_leaves_a_cache_scenario_ope
 
 
 def test_a_run_that_echoes_nothing_is_never_clean_whatever_its_gate_says():
-    found = verdict(history(FIVE, gate=Gate(detect=1.0, min_windows=1, min_echo=0, min_overlap=0)))
+    found = verdict(history(SEVEN, gate=Gate(detect=1.0, min_windows=1, min_echo=0, min_overlap=0)))
     assert found.status == "inconclusive"
     (reason,) = found.reasons
     assert reason.startswith("nothing was echoed")

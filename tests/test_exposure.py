@@ -28,14 +28,24 @@ def test_echo_counts_answered_owners_that_asked_for_it():
     assert counts(measured(h, "echo")) == (1, 2)
 
 
+def test_twins_have_one_vote_in_the_echo():
+    twins = {"b": {"twin": "a"}, "c": {"twin": "a"}}
+    assert counts(measured(history("a> a=aA / b> c> d> b=b c=c d=d", changes=twins), "echo")) == (
+        1,
+        2,
+    )
+    lost = history("a> a! / b> c> d> b=b c=c d=d", changes=twins)
+    assert counts(measured(lost, "echo")) == (0, 2)
+
+
 def test_the_passphrase_of_another_is_no_echo():
     assert counts(measured(history("a> b> a=aB b=bA"), "echo")) == (0, 2)
 
 
 def test_echo_is_held_against_its_minimum_by_the_lower_bound():
     line = "a> b> a=aA b=bB"
-    assert measured(history(line), "echo", Gate(min_echo=0.2)).enough
-    assert not measured(history(line), "echo", Gate(min_echo=0.25)).enough
+    assert measured(history(line), "echo", Gate(min_echo=0.13)).enough
+    assert not measured(history(line), "echo", Gate(min_echo=0.14)).enough  # at one look 0.22
     assert measured(history(line), "echo", Gate(min_echo=0.0)).enough is None
 
 
@@ -78,9 +88,9 @@ def test_answered_counts_planned_requests():
 
 
 def test_half_of_the_planned_requests_must_be_answered_by_the_lower_bound():
-    sent = "a> b> c> d> e> a=a b=b c=c d=d"
-    assert measured(history(f"{sent} e=e"), "answered").enough
-    assert measured(history(f"{sent} e!"), "answered").enough is False
+    sent = "a> b> c> d> e> f> g> a=a b=b c=c d=d e=e f=f"
+    assert measured(history(f"{sent} g=g"), "answered").enough
+    assert measured(history(f"{sent} g!"), "answered").enough is False
 
 
 def test_dead_workers_are_named_where_requests_are_missing():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shorthand import FINISHED, history
 
 from leakcheck import analyzer, evidence, watching
-from leakcheck.analyzer import settling
+from leakcheck.analyzer import exposure, settling
 from leakcheck.analyzer.settling import State, Tier
 from leakcheck.checks import altered
 from leakcheck.records import Gate, Load, Look, RunEvent
@@ -86,15 +86,16 @@ def test_replays_are_in_no_count():
 
 
 @given(st.integers(0, 400), st.integers(0, 3), st.floats(0.01, 0.6))
-def test_a_certificate_of_twenty_and_a_bound_within_the_gate_are_the_same_thing(n, leaks, detect):
+def test_a_certificate_of_25_and_a_bound_within_the_gate_are_the_same_thing(n, leaks, detect):
     leaks = min(leaks, n)
     state = State(
         windows=n, trials=n, leaks=leaks, recipients=10, asked=7, rates={"echo": (90, 100)}
     )
     if leaks:
         assert settling.certificate(state, detect) == 0.0
-    elif abs(settling.certificate(state, detect) - 20) > 1e-6:
-        assert settling.certified(state, detect) == (settling.certificate(state, detect) >= 20)
+        assert settling.bound(state) is None
+    elif abs(settling.certificate(state, detect) - 25) > 1e-6:
+        assert settling.certified(state, detect) == (settling.certificate(state, detect) >= 25)
 
 
 def clean(trials, **more):
@@ -129,6 +130,36 @@ def test_windows_end_when_the_rate_of_the_gate_is_excluded_and_not_before():
 def test_no_certificate_without_what_the_gate_asks_for(gate, more):
     assert settling.decision(clean(100), scenario()) == "certificate"
     assert settling.decision(clean(100, **more), scenario(**gate)) is None
+
+
+def test_exposures_hold_by_a_bound_that_allows_for_all_looks():
+    gate = scenario(min_overlap=0.5)
+    exact = {"overlap": (59, 100)}  # at least 0.503 at one look, 0.46 at all of them
+    assert evidence.lower_bound(*exact["overlap"]) > 0.5
+    assert settling.decision(clean(100, rates=exact), gate) is None
+    assert settling.decision(clean(100, rates={"overlap": (70, 100)}), gate) == "certificate"
+
+
+def test_the_two_errors_of_a_certificate_are_five_percent_together():
+    errors = (1 - settling.SURE) + (1 - settling.EXCLUDED)
+    least = settling.CERTAIN
+    assert (errors, least) == pytest.approx((0.05, 25))
+
+
+def test_a_leak_that_is_no_trial_leaves_nothing_to_certify():
+    state = replace(clean(400), leaks_elsewhere=1)
+    assert settling.certificate(state, 0.5) == 0.0
+    assert settling.bound(state) is None
+    assert settling.trials_needed(state, 0.5) is None
+
+
+def test_recipients_sent_alone_to_be_compared_with_are_in_no_share_of_the_asked():
+    twin = {"b": {"twin": "a", "ask": "neutral"}, "c": {"ask": "neutral"}}
+    h = history("a> a=aA / b> c> d> b=b c=c d=dD | e> e=eE / f> f=fF", changes=twin)
+    state = settling.after(State(), h.scenario("tiny"), GATE)
+    # b, c, d in company; e and f in a window that is sent one at a time
+    assert (state.asked, state.recipients) == (3, 5)
+    assert exposure.asked_share(h) == pytest.approx(3 / 5)
 
 
 def test_a_foreign_phrase_ends_the_windows_at_once():

@@ -10,6 +10,7 @@ from leakcheck import evidence, plugin
 from leakcheck.analyzer import exposure, settling
 from leakcheck.analyzer.settling import State
 from leakcheck.checks import foreign_passphrase, own_answer
+from leakcheck.checks._weighing import ALTERNATIVES
 from leakcheck.history import History
 from leakcheck.passphrase import false_match_bound
 from leakcheck.records import CheckResult, Evidence, Exposure, Finding, Plan, Rate
@@ -19,6 +20,10 @@ VARIANTS = 1
 CACHE_HIT = "foreign-cache-hit"
 FUZZY = ("altered-passphrase", "foreign-topic")
 """Anomalies of the fuzzy tiers: notes, which their e-values together make leaks."""
+UNNAMED = (ALTERNATIVES,)
+"""Tiers whose evidence accuses and whose findings never do: of a hundred passphrases that no answer
+knows, one is among the top hundredth of its phantoms, and is none that leaked.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class Case:
     untested: tuple[str, ...]
     evidence: Evidence
     run_e_value: float
+    accused: bool
+    """Whether the fuzzy evidence suffices, be it that no finding of it is a witness."""
 
     def having(self, severity: str) -> list[Finding]:
         """The findings of one severity."""
@@ -100,6 +107,9 @@ def case(weighed: Weighed, run_e: float) -> Case:
     fuzzy = min(run_e, state.e_value) >= 1 / gate.alpha
     accusing = strong_tiers(its_evidence) if fuzzy else ()
     findings = tuple(sorted((_accused(f, accusing) for f in found), key=_weight))
+    shows = fuzzy or any(finding.severity == "leak" for finding in findings)
+    if shows:  # of whatever kind and wherever: there is nothing to certify
+        its_evidence = replace(its_evidence, certificate=0.0)
     windows = history.windows[~history.windows["replay"]]
     leaking = windows["window"].isin({f.window for f in findings if f.severity == "leak"})
     scanned = history.scanned
@@ -114,7 +124,7 @@ def case(weighed: Weighed, run_e: float) -> Case:
             int((leaking & windows["trial"]).sum()), int(windows["trial"].sum())
         ),
         leaks_elsewhere=int((leaking & ~windows["trial"]).sum()),
-        bound=settling.bound(state),
+        bound=None if shows else settling.bound(state),
         false_match_bound=false_match_bound(
             outputs=scanned.texts,
             phrases=scanned.phrases,
@@ -125,12 +135,13 @@ def case(weighed: Weighed, run_e: float) -> Case:
         untested=tuple(reason for each in weighed.results for reason in each.untested),
         evidence=its_evidence,
         run_e_value=run_e,
+        accused=fuzzy,
     )
 
 
 def strong_tiers(its: Evidence) -> tuple[str, ...]:
     """The tiers whose own e-value suffices, or else the strongest: whose findings are leaks where
-    all tiers together accuse.
+    all tiers together accuse, those of `UNNAMED` apart.
     """
     strong = tuple(tier.name for tier in its.tiers if tier.e_value >= 1 / its.alpha)
     first = sorted(its.tiers, key=lambda tier: -tier.weight * tier.e_value)[:1]
@@ -139,7 +150,8 @@ def strong_tiers(its: Evidence) -> tuple[str, ...]:
 
 def _accused(finding: Finding, tiers: Sequence[str]) -> Finding:
     """A finding of a fuzzy tier that accuses is a leak."""
-    if finding.anomaly in FUZZY and finding.evidence.get("tier") in tiers:
+    tier = finding.evidence.get("tier")
+    if finding.anomaly in FUZZY and tier in tiers and tier not in UNNAMED:
         return replace(finding, severity="leak")
     return finding
 

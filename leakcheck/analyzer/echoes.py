@@ -54,9 +54,13 @@ def owners_asked(history: History) -> pd.DataFrame:
 
 
 def rate(history: History) -> Rate:
-    """The echo rate over all questions and places."""
+    """The echo rate over all questions and places, one vote a payload: greedy twins say the same
+    again, so that only the first of them that was answered counts.
+    """
     owners = owners_asked(history)
-    return evidence.rate(int(owners["echoed"].sum()), len(owners))
+    payload = owners["twin"].where(owners["twin"].notna(), owners["id"])
+    votes = owners[~payload.duplicated()]
+    return evidence.rate(int(votes["echoed"].sum()), len(votes))
 
 
 def place(request: Request) -> str:

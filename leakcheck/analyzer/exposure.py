@@ -28,8 +28,7 @@ USUAL_BLOCK = 16
 def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, `running`
     where the target's metrics were read, and where the scenario asks for them `arms` and
-    `cache hits`. Rates are held against a minimum with their
-    one-sided 95 % lower bound.
+    `cache hits`. Rates are held against a minimum by `reaches`.
     """
     load = history.plans[0].scenario.load
     requests = history.requests[history.requests["replays"].isna()]
@@ -49,13 +48,34 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     return tuple(measures)
 
 
+def askable(history: History) -> pd.DataFrame:
+    """Rows of `requests`: the answered recipients that a leak may reach, replays left out. In a
+    window that the plan sends one request at a time that is all of them, else those in company:
+    what is sent alone to be compared with says nothing of who is asked in a batch.
+    """
+    requests, windows, company = history.requests, history.windows, history.overlaps
+    mine = requests[
+        requests["replays"].isna()
+        & (requests["role"] == "recipient")
+        & (requests["outcome"] == "ok")
+    ]
+    alone = mine["window"].isin(windows.loc[windows["alone"], "window"])
+    return mine[alone | mine["id"].isin(company.loc[company["with_any"], "request_id"])]
+
+
 def asked_share(history: History) -> float:
-    """The share of answered recipients that were asked to say what they see: the others would
+    """The share of `askable` recipients that were asked to say what they see: the others would
     hardly show a leak that reached them. 0.0 without any.
     """
-    requests = history.requests[history.requests["replays"].isna()]
-    mine = requests[(requests["role"] == "recipient") & (requests["outcome"] == "ok")]
+    mine = askable(history)
     return float((mine["ask"] == "eliciting").mean()) if len(mine) else 0.0
+
+
+def reaches(events: int, trials: int, minimum: float) -> bool:
+    """Whether a rate is at least `minimum`, by a lower 95 % bound that holds at all looks at once,
+    as windows may end after any of them. A minimum of zero asks for nothing.
+    """
+    return not minimum or evidence.running_lower_bound(events, trials) >= minimum
 
 
 def find(measures: tuple[Exposure, ...], name: str) -> Exposure | None:
@@ -79,7 +99,7 @@ def _held(name: str, rate: Rate, minimum: float, what: str) -> Exposure:
         name=name,
         measured=rate,
         minimum=minimum or None,
-        enough=rate.lower >= minimum if minimum else None,
+        enough=reaches(rate.events, rate.trials, minimum) if minimum else None,
         text=f"{counted(rate)} {what}",
     )
 

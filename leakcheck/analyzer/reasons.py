@@ -6,8 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from leakcheck import evidence
 from leakcheck.analyzer import exposure, settling
-from leakcheck.analyzer.case import CACHE_HIT, FUZZY, Case, strong_tiers
+from leakcheck.analyzer.case import CACHE_HIT, FUZZY, UNNAMED, Case, strong_tiers
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT
@@ -31,6 +32,10 @@ _CORRUPTION = {
     "diverted-answer": "what companions say changes answers, confirmed by replay of {number} of "
     "them among the same companions and among others",
 }
+_TRACES = (
+    "answers show traces of other requests' content, over all windows together, and no single one "
+    "of them is certain"
+)
 _FATAL = {"target-lost": "the target was lost", "harness-error": "leakcheck had to stop"}
 
 
@@ -54,7 +59,15 @@ def doubts(case: Case) -> list[str]:
 
 
 def leak(case: Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
-    """What shows whose content, where, and the first finding; what the rate is worth."""
+    """What shows whose content, where, and the first finding; what the rate is worth. Without a
+    finding that stands for a leak: what the evidence rests on.
+    """
+    if not leaks:
+        return (
+            _TRACES,
+            *_by_evidence(case, leaks),
+            *_no_estimate(case),
+        )
     shown = {finding.recipient for finding in leaks}
     replayed = sum(case.history.by_id(each).replays is not None for each in shown)
     rate, elsewhere, places = case.leak_rate, case.leaks_elsewhere, []
@@ -91,16 +104,24 @@ def _by_evidence(case: Case, leaks: Sequence[Finding]) -> list[str]:
     its = case.evidence
     tiers = [tier for tier in its.tiers if tier.name in strong_tiers(its)]
     counts = " and ".join(
-        f"the tier {tier.name}: {tier.planted_hits} of {tier.sources} that were sent show, "
-        f"{tier.phantom_hits} of {tier.phantoms} that were not"
+        f"the tier {tier.name}: {tier.planted_hits} of {tier.sources} that were sent show"
+        f"{_share(tier.planted_hits, tier.sources)}, {tier.phantom_hits} of {tier.phantoms} that "
+        f"were not{_share(tier.phantom_hits, tier.phantoms)}"
         for tier in tiers
     )
+    first = f"; the first source is {leaks[0].source}" if leaks else ""
+    if not leaks or any(tier.name in UNNAMED for tier in tiers):
+        first += "; which of the alternatives came from a leak cannot be told"
     said = (
         f"the e-value is {its.e_value:.3g}, {case.run_e_value:.3g} over the whole run, of at least "
         f"{1 / its.alpha:g} needed ({counts}); where nothing leaks it gets there in at most "
-        f"{100 * its.alpha:g} % of runs; the first source is {leaks[0].source}"
+        f"{100 * its.alpha:g} % of runs{first}"
     )
     return [said]
+
+
+def _share(part: int, whole: int) -> str:
+    return f" ({100 * part / whole:.2g} %)" if whole else ""
 
 
 def _no_estimate(case: Case) -> list[str]:
@@ -203,9 +224,12 @@ def shortfall(measure: Exposure) -> str:
         return f"{measure.name} not measured: {measure.text}"
     if isinstance(measure.measured, Rate):
         hint = _ECHO_HINT if measure.name == "echo" else ""
+        rate = measure.measured
+        held = 100 * evidence.running_lower_bound(rate.events, rate.trials)
         return (
             f"{measure.name} too low: {measure.text}; "
-            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound{hint}"
+            f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound that holds "
+            f"after every window ({held:.1f} %){hint}"
         )
     return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
 
@@ -240,7 +264,8 @@ def clean(case: Case) -> str:
     share = 100 * exposure.asked_share(case.history)
     how = (
         "the bound for what shows, divided by the lower bound of the echo rate and by the "
-        f"{share:.3g} % of answered recipients that were asked for what they saw"
+        f"{share:.3g} % of answered recipients (of those in company, where there is any) that were "
+        "asked for what they saw"
     )
     if case.bound >= NO_BOUND:
         return f"{text}; that excludes no rate of leaks ({how}): send more windows"

@@ -6,6 +6,8 @@ a foreign phrase is proof whenever it shows; the e-values of fuzzy tiers multipl
 ever reach 1 / alpha with a chance of at most alpha (Ville's inequality), and so does their mean
 over the scenarios of a run; the certificate is an e-value too, (1 - detect x sensitivity) ** -n
 over n trials without a leak, with a lower bound of the sensitivity that holds at all times at once.
+It is enough at 25: that goes wrong in 4 % of runs and the bound of the echo rate in 1 %, so that
+what is certified holds with 95 % confidence.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from leakcheck.history import History
 from leakcheck.records import Evidence, Gate, Look, Rate, Scenario, TierEvidence
 
 Decision = Literal["leak", "evidence", "certificate"]
-SURE = 0.99
-"""Confidence of the bound of the echo rate, at all looks together."""
+SURE = evidence.ECHO_CONFIDENCE
+EXCLUDED = evidence.EXCLUSION_CONFIDENCE
+CERTAIN = 1 / (1 - EXCLUDED)
+"""The certificate that is enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +61,8 @@ class State:
 
     `trials` and `leaks` as in the leak rate; `leaks_elsewhere` are windows with a foreign phrase
     that are no trials. `planted` and `control` count windows with requests at the same time, by
-    arm. Of `recipients` answered, `asked` were asked for what they see. `rates` are events and
-    trials of each exposure that is a rate.
+    arm. Of `recipients` answered (see `exposure.askable`), `asked` were asked for what they see.
+    `rates` are events and trials of each exposure that is a rate.
     """
 
     windows: int = 0
@@ -99,13 +103,8 @@ def after(
     foreign = (matches["owner"] == "foreign") & matches["kind"].isin(["passphrase", "ticket"])
     leaking = windows["window"].isin(matches.loc[foreign, "window"])
     met = windows[windows["overlapping"]]
-    requests = history.requests
-    answered = requests[
-        (requests["role"] == "recipient")
-        & (requests["outcome"] == "ok")
-        & requests["replays"].isna()
-        & requests["window"].isin(chosen)
-    ]
+    answered = exposure.askable(history)
+    answered = answered[answered["window"].isin(chosen)]
     seen = State(
         windows=len(windows),
         trials=int(windows["trial"].sum()),
@@ -162,8 +161,8 @@ def decision(state: State, scenario: Scenario, *, others: Sequence[float] = ()) 
 
 def sensitivity(state: State) -> float | None:
     """The part of the windows with a leak that would show one: the lower bound of the echo rate,
-    which holds after every window at once, times the share of answered recipients that were asked
-    for what they see. None where nothing was echoed.
+    which holds after every window at once, times the share of answered recipients (in company,
+    where there is any) that were asked for what they see. None where nothing was echoed.
     """
     echoed = _lower(*state.rates.get("echo", (0, 0)))
     if not echoed:
@@ -174,17 +173,20 @@ def sensitivity(state: State) -> float | None:
 def bound(state: State) -> float | None:
     """The rate of leaks that is excluded with 95 % confidence: min(1, upper / sensitivity).
 
-    1.0 excludes nothing; None where nothing was echoed. The upper bound is Clopper and Pearson's.
+    1.0 excludes nothing; None where nothing was echoed, or anything leaked: then there is nothing
+    to exclude. The upper bound is Clopper and Pearson's at 96 %, the sensitivity one at 99 %.
     """
     part = sensitivity(state)
+    if part is None or state.leaks or state.leaks_elsewhere:
+        return None
     if not part:
-        return None if part is None else 1.0
-    return min(1.0, evidence.upper_bound(state.leaks, state.trials) / part)
+        return 1.0
+    return min(1.0, evidence.upper_bound(0, state.trials, EXCLUDED) / part)
 
 
 def certified(state: State, detect: float) -> bool:
     """Whether leaks in `detect` of the windows are excluded: without a leak the same thing as a
-    certificate of 20.
+    certificate of 25.
     """
     excluded = bound(state)
     return excluded is not None and excluded <= detect
@@ -192,7 +194,7 @@ def certified(state: State, detect: float) -> bool:
 
 def certificate(state: State, detect: float) -> float:
     """See records.Evidence."""
-    if state.leaks:
+    if state.leaks or state.leaks_elsewhere:
         return 0.0
     missed = 1 - detect * (sensitivity(state) or 0.0)
     if missed <= 0:
@@ -205,9 +207,9 @@ def trials_needed(state: State, detect: float) -> int | None:
     no number would.
     """
     part = sensitivity(state)
-    if not part or state.leaks:
+    if not part or state.leaks or state.leaks_elsewhere:
         return None
-    return evidence.windows_needed(min(detect * part, 1 - 1e-9))
+    return evidence.windows_needed(min(detect * part, 1 - 1e-9), EXCLUDED)
 
 
 def run_e_value(values: Sequence[float]) -> float:
@@ -284,9 +286,10 @@ def _exposed(state: State, scenario: Scenario) -> bool:
     least = {"echo": gate.min_echo, "overlap": gate.min_overlap, "cache hits": gate.min_cache_hits}
     if any(check.name == own_answer.CHECK for check in scenario.checks):
         least["tickets"] = gate.min_echo
-    measured = {name: evidence.lower_bound(*state.rates.get(name, (0, 0))) for name in least}
     arms = state.control > 0 and state.planted > 0 if load.control else True
-    return arms and all(measured[name] >= minimum for name, minimum in least.items())
+    return arms and all(
+        exposure.reaches(*state.rates.get(name, (0, 0)), minimum) for name, minimum in least.items()
+    )
 
 
 def _lower(events: int, trials: int) -> float:

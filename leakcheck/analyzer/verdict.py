@@ -12,7 +12,7 @@ def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
     corruptions, errors = case.having("corruption"), case.having("error")
     doubts = reasons.doubts(case)
     leaks = leaks_of(case)
-    if leaks:
+    if leaks or _accused(case):
         return "leak", reasons.leak(case, leaks)
     if corruptions:
         return "corruption", reasons.corruption(corruptions)
@@ -41,10 +41,16 @@ def leaks_of(case: Case) -> list[Finding]:
     return [f for f in found if not doubts or f.anomaly == CACHE_HIT]
 
 
+def _accused(case: Case) -> bool:
+    """Whether the evidence of the fuzzy tiers makes a leak, with or without a finding to show."""
+    return case.accused and not reasons.doubts(case)
+
+
 def lacking(case: Case) -> list[str]:
     """What was not tested, or not enough, as far as more windows could change it."""
     missing = [reasons.shortfall(each) for each in case.exposure if each.enough is False]
-    if case.bound is None and not any(text.startswith("echo") for text in missing):
+    echoed = settling.sensitivity(case.state) is not None
+    if not echoed and not any(text.startswith("echo") for text in missing):
         missing.append(
             "nothing was echoed: no owner was answered with its own passphrase, so another's would "
             "hardly have shown; elicit it, or use a model that can repeat it"
@@ -56,6 +62,8 @@ def lacking(case: Case) -> list[str]:
 
 def settles(case: Case) -> bool:
     """Whether the windows of a scenario may end here: what leaks does, and nothing is missing."""
-    return bool(leaks_of(case)) or not (
-        lacking(case) or reasons.doubts(case) or reasons.broken(case.history)
+    return (
+        bool(leaks_of(case))
+        or _accused(case)
+        or not (lacking(case) or reasons.doubts(case) or reasons.broken(case.history))
     )

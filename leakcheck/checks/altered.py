@@ -38,7 +38,8 @@ WEIGHTS = {ENCODED: 0.35, FRAGMENT: 0.35, ALTERNATIVES: 0.15, TOPIC: 0.15}
 TITLE = "Altered forms"
 LEAST_E_VALUE = 10.0
 """Alternatives make findings from this e-value of all windows together on: any model has words in
-mind, and single ones say nothing.
+mind, and single ones say nothing. They stay notes: one passphrase in a hundred is in the top
+hundredth of its phantoms for no reason, and which of them leaked nobody can tell.
 """
 _COLUMNS = (
     "tier",

@@ -16,6 +16,8 @@ from leakcheck.evidence.arms import (
 )
 from leakcheck.evidence.bounds import (
     CONFIDENCE,
+    ECHO_CONFIDENCE,
+    EXCLUSION_CONFIDENCE,
     entropy_needed,
     lower_bound,
     rate,
@@ -54,6 +56,8 @@ from leakcheck.evidence.sequential import (
 
 __all__ = [
     "CONFIDENCE",
+    "ECHO_CONFIDENCE",
+    "EXCLUSION_CONFIDENCE",
     "FLOOR_BF16",
     "FLOOR_FP16",
     "FLOOR_FP32",

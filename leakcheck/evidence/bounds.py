@@ -11,6 +11,10 @@ import math
 from leakcheck.records import Rate
 
 CONFIDENCE = 0.95
+ECHO_CONFIDENCE = 0.99
+"""Of the lower bound of the echo rate, at all looks together."""
+EXCLUSION_CONFIDENCE = 0.96
+"""Of what shows, so that both together may go wrong in 5 % and a clean verdict holds at 95 %."""
 _HALVINGS = 60
 """Of the interval that a root is looked for in: leaves 1e-18 of it."""
 
