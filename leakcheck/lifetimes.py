@@ -67,14 +67,14 @@ def send(
 def block_size(plan: Plan, lifetimes: int, facts: TargetFacts, *, play_all: bool = False) -> int:
     """Windows that a lifetime gets; the last one gets what is left, replays included.
 
-    A scenario may end before its budget. The blocks divide the windows that it takes to exclude a
-    leak, as `planning` counts them, so that every lifetime is seen by then; with `play_all` they
-    divide the budget.
+    A scenario may end before its budget. The blocks divide the windows that it takes to see a leak,
+    as `planning` counts them, which are fewer than a certificate takes, so that every lifetime is
+    seen by then; with `play_all` they divide the budget.
     """
     windows = plan.scenario.load.windows
     if lifetimes > 1 and plan.scenario.checks and not play_all:
         needs = planning.bill(plan.scenario, planning.Terms(), facts=facts).needs
-        windows = min(windows, needs[-1].windows or windows)
+        windows = min(windows, needs[0].windows or windows)
     return max(1, windows // lifetimes)
 
 

@@ -1,11 +1,12 @@
 """What a claim costs: windows, requests, tokens, minutes and money, before anything is sent.
 
-A leak that shows in `detect` of the windows of a target is seen by a run with the chance
-`detect` x `sensitivity` a trial, where the sensitivity is the part of such windows that would show
-it: the echo rate (its lower bound) times the share of recipients that are asked for what they see.
-Trials until it has shown once with a power P: ln(1 - P) / ln(1 - detect x sensitivity). Trials
-without a leak that exclude it with 95 % confidence: ln(20) / -ln(1 - detect x sensitivity), which
-is the same at a power of 95 % (evidence.windows_needed). Not every window is a trial.
+A leak in `detect` of the windows of a target shows in a window of a run with the chance
+`detect` x `sensitivity` x `trials`. The sensitivity is the part of the windows with a leak that
+would show it: the echo rate (its lower bound) times the share of recipients that are asked for what
+they see; `trials` is the share of windows that could have leaked. Windows until it has shown once
+with a power P: ln(1 - P) / ln(1 - detect x sensitivity x trials) (evidence.windows_needed).
+
+To exclude it takes as many windows as let 95 of 100 runs certify that: see `prospect`.
 
 Every figure knows where it comes from: measured in an earlier run, planned, given, or assumed.
 """
@@ -14,21 +15,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from leakcheck import evidence, scenario
-from leakcheck.analyzer import echoes
+from leakcheck import evidence, prospect, scenario
+from leakcheck.analyzer import echoes, exposure
 from leakcheck.history import History
 from leakcheck.passphrase import load_words
+from leakcheck.prospect import Prospect
 from leakcheck.records import Rate, Request, Scenario, TargetFacts
 
-CONFIDENCE = 0.95
-"""Of the claim that a leak is absent."""
+ECHO = 0.9
+"""Assumed where no run has measured it."""
 SEE, EXCLUDE, BOTH = "see", "exclude", "see or exclude"
-SAMPLE = 30
-"""Windows of a scenario that are planned to count their requests."""
+SAMPLE, SAMPLE_MOST = 30, 300
+"""Windows of a scenario that are planned to count their requests: more where the share that is
+asked varies, until its standard error is a hundredth of it."""
+_PRECISE = 0.01
 _SEED = 0
 _MILLION = 1e6
 
@@ -67,6 +72,10 @@ class Sampled:
     the words of the prompts cost by the facts of the target for prompts.
 
     Of `planted` windows of the planted arm, `testable` hold a passphrase and two requests at least.
+    `recipients` are those of exposure.askable, `asked` those of them that are asked for what they
+    see, and `owners` ask for the passphrase that they have, one a payload (as in echoes.rate); with
+    none that is hung up on by plan. `spread` is the variance of the share that was asked, for one
+    recipient: asked x (1 - asked) where each is drawn for itself.
     """
 
     windows: int
@@ -75,6 +84,8 @@ class Sampled:
     requests: int
     recipients: int
     asked: int
+    spread: float
+    owners: int
     prompt_tokens: float
     answer_tokens: int
 
@@ -151,8 +162,10 @@ def bill(
     """What the claims of `terms` on one scenario take. `seen` of another scenario's traffic gives
     echo and speed alone: see `elsewhere`.
     """
-    sampled = sample(of, facts or TargetFacts())
-    sensitivity, trials = _sensitivity(sampled, seen), _trials(of, sampled, seen)
+    told = seen is not None and seen.recipients > 0
+    sampled = (sample if told else _sampled)(of, facts or TargetFacts())
+    (sensitivity, echo), trials = _sensitivity(sampled, seen), _trials(of, sampled, seen)
+    ahead = _prospect(sampled, seen, echo, trials.value or 0.0)
     requests = Figure(
         value=sampled.requests / sampled.windows,
         source=f"{sampled.requests} requests in {sampled.windows} planned windows",
@@ -170,12 +183,22 @@ def bill(
         requests_per_s=speed,
     )
     counts = {
-        SEE: _windows(result, terms.power),
-        EXCLUDE: _windows(result, CONFIDENCE, least=of.gate.min_windows),
+        SEE: _to_see(result, terms.power),
+        EXCLUDE: prospect.to_exclude(of, ahead),
     }
     if counts[SEE] == counts[EXCLUDE]:
         counts = {BOTH: counts[SEE]}
     return replace(result, needs=tuple(_need(result, *count, terms) for count in counts.items()))
+
+
+def _sampled(of: Scenario, facts: TargetFacts) -> Sampled:
+    """See SAMPLE."""
+    first = sample(of, facts)
+    if not first.asked:
+        return first
+    error = math.sqrt(first.spread / first.recipients) * first.recipients / first.asked
+    windows = min(SAMPLE_MOST, math.ceil(SAMPLE * (error / _PRECISE) ** 2))
+    return sample(of, facts, windows) if windows > SAMPLE else first
 
 
 def sample(of: Scenario, facts: TargetFacts, windows: int = SAMPLE) -> Sampled:
@@ -188,7 +211,8 @@ def sample(of: Scenario, facts: TargetFacts, windows: int = SAMPLE) -> Sampled:
         for index in range(windows)
     ]
     requests = [request for group in groups for request in group]
-    recipients = [request for request in requests if request.role == "recipient"]
+    recipients = [request for group in groups for request in _askable(group)]
+    asked = [request for request in recipients if request.ask == "eliciting"]
     planted = [group for group in groups if any(r.arm == "planted" for r in group)]
     owning = [group for group in planted if any(r.passphrase for r in group) and len(group) > 1]
     return Sampled(
@@ -197,7 +221,9 @@ def sample(of: Scenario, facts: TargetFacts, windows: int = SAMPLE) -> Sampled:
         testable=len(owning),
         requests=len(requests),
         recipients=len(recipients),
-        asked=sum(request.ask == "eliciting" for request in recipients),
+        asked=len(asked),
+        spread=_spread(recipients, windows),
+        owners=len({r.twin or r.id for r in requests if _answered(r) and _asks_for_own(r)}),
         prompt_tokens=fmean(
             facts.overhead_tokens + facts.tokens_per_word * _words(r) for r in requests
         ),
@@ -241,19 +267,20 @@ def elsewhere(found: dict[str, Seen]) -> Seen | None:
 # --- the figures ---------------------------------------------------------------------------------
 
 
-def _sensitivity(sampled: Sampled, seen: Seen | None) -> Figure:
+def _sensitivity(sampled: Sampled, seen: Seen | None) -> tuple[Figure, float]:
+    """The figure, and the echo rate in it."""
     asked, recipients, how = sampled.asked, sampled.recipients, "planned"
     if seen is not None and seen.recipients:
         asked, recipients, how = seen.asked, seen.recipients, f"answered in {seen.where}"
     share = asked / recipients if recipients else 0.0
     said = f"asked {asked} of {recipients} recipients {how}"
     if seen is None or not seen.echo.trials:
-        return Figure(value=share, source=f"echo 1 (assumed) x {said}")
+        return Figure(value=ECHO * share, source=f"echo {ECHO:g} (assumed) x {said}"), ECHO
     rate = seen.echo
     text = (
         f"echo at least {100 * rate.lower:.1f} % ({rate.events} of {rate.trials} in {seen.where})"
     )
-    return Figure(value=rate.lower * share, source=f"{text} x {said}")
+    return Figure(value=rate.lower * share, source=f"{text} x {said}"), rate.lower
 
 
 def _trials(of: Scenario, sampled: Sampled, seen: Seen | None) -> Figure:
@@ -298,13 +325,25 @@ def _speed(terms: Terms, seen: Seen | None) -> Figure:
     return Figure(value=None, source="not known: give --rate, or --like a run")
 
 
-def _windows(figures: Bill, power: float, least: int = 1) -> int | None:
-    """Windows to send for enough trials, `least` of them; None where no number is enough."""
-    sensitivity, share = figures.sensitivity.value or 0.0, figures.trials.value or 0.0
-    if not sensitivity or not share:
+def _prospect(sampled: Sampled, seen: Seen | None, echo: float, trials: float) -> Prospect:
+    known = sampled if seen is None or not seen.recipients else seen
+    return Prospect(
+        trials=trials,
+        owners=sampled.owners / max(1, sampled.planted),
+        echo=echo,
+        recipients=sampled.recipients / sampled.windows,
+        asked=known.asked / max(1, known.recipients),
+        spread=sampled.spread,
+        counted=known.recipients,
+    )
+
+
+def _to_see(figures: Bill, power: float) -> int | None:
+    """Windows after which a leak has shown with this power; None where no number is enough."""
+    shows = (figures.sensitivity.value or 0.0) * (figures.trials.value or 0.0)
+    if not shows:
         return None
-    trials = max(least, evidence.windows_needed(figures.scenario.gate.detect * sensitivity, power))
-    return math.ceil(trials / share)
+    return evidence.windows_needed(min(figures.scenario.gate.detect * shows, 1 - 1e-9), power)
 
 
 def _need(figures: Bill, goal: str, windows: int | None, terms: Terms) -> Need:
@@ -332,14 +371,41 @@ def _need(figures: Bill, goal: str, windows: int | None, terms: Terms) -> Need:
 # --- what there is to count ----------------------------------------------------------------------
 
 
+def _answered(request: Request) -> bool:
+    """Whether nobody hangs up on it by plan."""
+    return request.abort_after_s is None and request.abort_after_chunks is None
+
+
+def _asks_for_own(request: Request) -> bool:
+    return request.ask == "eliciting" and request.passphrase is not None
+
+
+def _askable(window: Sequence[Request]) -> list[Request]:
+    """What exposure.askable finds if everything is answered."""
+    together = Counter(request.phase for request in window)
+    alone = len(together) == len(window)
+    recipients = [r for r in window if r.role == "recipient" and _answered(r)]
+    return [r for r in recipients if alone or together[r.phase] > 1]
+
+
+def _spread(recipients: Sequence[Request], windows: int) -> float:
+    """See Sampled: of a ratio of two sums over windows (Cochran, Sampling Techniques, 1977)."""
+    if not recipients:
+        return 0.0
+    share = fmean(request.ask == "eliciting" for request in recipients)
+    apart = [0.0] * windows
+    for request in recipients:
+        apart[request.window] += (request.ask == "eliciting") - share
+    return math.fsum(each * each for each in apart) / len(recipients)
+
+
 def _words(request: Request) -> int:
     return sum(len(message.content.split()) for message in request.messages)
 
 
 def _seen(history: History) -> Seen:
     requests = history.requests[history.requests["replays"].isna()]
-    answered = requests[requests["outcome"] == "ok"]
-    recipients = answered[answered["role"] == "recipient"]
+    recipients = exposure.askable(history)
     windows = history.windows[~history.windows["replay"]]
     mine = history.observations[history.observations["request_id"].isin(requests["id"])]
     span_s = 0.0 if mine.empty else (mine["end_ns"].max() - mine["start_ns"].min()) / 1e9

@@ -27,7 +27,16 @@ LAYERS = [
         "session",
         "certify",
     },
-    {"experiment", "differential", "lifetimes", "watching", "planning", "progress", "selftest"},
+    {
+        "experiment",
+        "differential",
+        "lifetimes",
+        "watching",
+        "planning",
+        "prospect",
+        "progress",
+        "selftest",
+    },
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
