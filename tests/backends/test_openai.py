@@ -384,7 +384,7 @@ def test_probe_takes_a_target_that_lists_no_models(hostile):
 @pytest.mark.parametrize(
     ("path", "model", "kind", "sentence"),
     [
-        ("/v1", "ecko", UsageError, r"no model 'ecko'; did you mean 'echo'\? Offered: echo, same"),
+        ("/v1", "ecko", UsageError, r"no model 'ecko'; did you mean 'echo'\? Offered: echo, "),
         ("", "echo", UsageError, r"no OpenAI API at \S+, but one at http://127.0.0.1:\d+/v1"),
         ("/unlisted/v1", "nope", UsageError, r"404 .*'nope'.*`nope` does not exist"),
         ("/elsewhere", "echo", UsageError, "404 .*base URL or the model is wrong"),
