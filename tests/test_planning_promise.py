@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from pretending import obedient, played
 
 from leakcheck import planning, scenario
 from leakcheck.analyzer import settling
@@ -112,3 +113,13 @@ def test_the_budget_of_a_shipped_scenario_suffices_at_an_echo_of_93_percent(name
     of = scenario.read(SHIPPED[name])
     assert of.gate.detect == 0.01
     assert windows(name, 0.93) <= of.load.windows
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_counts_of_planned_windows_are_those_that_a_run_decides_by(name):
+    of = scenario.read(SHIPPED[name], {"load.windows": 8, "load.phantoms": 9})
+    sampled = planning.sample(of, FACTS, 8)
+    plan = scenario.plan(of, seed=0, facts=FACTS, words=load_words(), style="phrase")
+    state = settling.after(State(), played(plan, obedient).scenario(of.name), of.gate)
+    assert (sampled.testable, sampled.recipients) == (state.trials, state.recipients)
+    assert (sampled.asked, sampled.owners) == (state.asked, state.rates["echo"][1])
