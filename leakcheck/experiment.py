@@ -57,7 +57,9 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         models = survey.preflight(opened.target)
         tokenizer = opened.tokenizer(setup.tokenizer)
         chat = opened.target.api == "chat"
-        tokens = None if tokenizer is None else survey.tokens_of(tokenizer, chat=chat)
+        tokens = None
+        if tokenizer is not None:
+            tokens = survey.tokens_of(tokenizer, chat=chat, words=load_words(setup.words))
         # what cannot be is refused before anything is sent
         first, notes = _survey(scenarios, setup, tokenizer)
         name = scenarios[0].name if len(scenarios) == 1 else "all"

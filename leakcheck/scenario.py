@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import random
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -49,6 +50,9 @@ _AT_MOST = {
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _LEAK_CHECK = "foreign_passphrase"
+
+_WORDING = 11
+"""Tokens of an answer around a ticket and two passphrases: marks, an end, a few words."""
 
 T = TypeVar("T", Load, Gate)
 
@@ -238,6 +242,13 @@ def plan(
     )
 
 
+def room(load: Load, facts: TargetFacts) -> int:
+    """Tokens of an answer that repeats its ticket and says its own passphrase and another's: with
+    fewer, the one that leaked is cut off.
+    """
+    return math.ceil(3 * load.passphrase_words * facts.tokens_per_phrase_word + _WORDING)
+
+
 def plan_window(
     scenario: Scenario,
     index: int,
@@ -248,14 +259,18 @@ def plan_window(
     style: Style,
     ids: Iterator[int],
 ) -> list[Request]:
-    """The requests of one window, drawn from the run's seed and the window's own number."""
+    """The requests of one window, drawn from the run's seed and the window's own number.
+
+    Answers get room for what they are to show, whatever `load.max_tokens` says: see `room`.
+    """
     rng = random.Random(f"{seed}/{scenario.name}/{index}")
+    most = max(scenario.load.max_tokens, room(scenario.load, facts))
     arm: Arm = "control" if rng.random() < scenario.load.control else "planted"
     window = Window(
         scenario=scenario.name,
         index=index,
         arm=arm,
-        load=scenario.load,
+        load=replace(scenario.load, max_tokens=most),
         facts=facts,
         rng=rng,
         minter=Minter(rng, words, style, scenario.load.passphrase_words),

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from leakcheck import plugin, wording
 from leakcheck.errors import TargetError
-from leakcheck.passphrase import Minter
+from leakcheck.passphrase import Minter, load_words
 from leakcheck.records import (
     Gate,
     Load,
@@ -45,6 +46,9 @@ _TINY = " ".join(wording.WORDS[:_TINY_WORDS])
 _AFTER_USER_TOKENS = 5  # end of message and start of answer in the common chat templates
 _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no block to overlap
 _NEARLY_ONE = 0.05
+_ASSUMED = 2.0
+"""Tokens of a word of a passphrase, where nothing says how many: 1.9 by usual tokenizers."""
+_MARKS = re.compile(r"[^\w\s]")
 _HOT = 2.0
 """A temperature at which two seeds give two answers of `_HOT_TOKENS` tokens, whatever the model."""
 _HOT_TOKENS = 16
@@ -145,14 +149,21 @@ def _twice(window: Window, words: int) -> Iterator[Request]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a tokenizer at hand knows: tokens of the template before the user's text, per word."""
+    """What a tokenizer at hand knows: tokens of the template before the user's text, per word of
+    filler, and per word of a passphrase (None: nothing says).
+    """
 
     template: int
     per_word: float
+    per_phrase_word: float | None = None
 
 
-def tokens_of(tokenizer: Any, *, chat: bool = True) -> Tokens | None:
-    """Measure a transformers tokenizer; None for one without the template a chat needs."""
+def tokens_of(
+    tokenizer: Any, *, chat: bool = True, words: Sequence[str] | None = None
+) -> Tokens | None:
+    """Measure a transformers tokenizer; None for one without the template a chat needs. Passphrases
+    are made of `words`, those shipped if not given.
+    """
     if chat and not getattr(tokenizer, "chat_template", None):
         return None
     before = ""
@@ -162,12 +173,19 @@ def tokens_of(tokenizer: Any, *, chat: bool = True) -> Tokens | None:
             [{"role": "user", "content": mark}], tokenize=False, add_generation_prompt=True
         )
         before = text[: text.index(mark)]
-    common = " " + " ".join(wording.WORDS)
+    listed = load_words() if words is None else words
 
     def count(piece: str) -> int:
         return len(tokenizer(piece, add_special_tokens=False)["input_ids"])
 
-    return Tokens(template=count(before.rstrip(" ")), per_word=count(common) / len(wording.WORDS))
+    def each(some: Sequence[str]) -> float:
+        return count(" " + " ".join(some)) / len(some)
+
+    return Tokens(
+        template=count(before.rstrip(" ")),
+        per_word=each(wording.WORDS),
+        per_phrase_word=each(listed),
+    )
 
 
 def facts(
@@ -189,11 +207,18 @@ def facts(
     block, reports = _block_tokens([o.usage for r, o in answered if r.twin], notes)
     if tokens is None:
         tokens = _estimated([(r, o.usage) for r, o in answered], notes)
+    per_phrase_word = tokens.per_phrase_word
+    if plan.style == "rare-token":  # whole tokens, which is how they were chosen
+        per_phrase_word = 1.0
+    elif per_phrase_word is None:
+        per_phrase_word = _ASSUMED
+        notes.append(f"words of passphrases are taken to be {_ASSUMED:g} tokens each")
     return TargetFacts(
         models=tuple(models),
         block_tokens=block,
         overhead_tokens=tokens.template,
         tokens_per_word=tokens.per_word,
+        tokens_per_phrase_word=per_phrase_word,
         reports_cached_tokens=reports,
         reports_logprobs=logprobs,
         samples=samples,
@@ -232,7 +257,9 @@ def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int 
 
 
 def _estimated(seen: Sequence[tuple[Request, Usage | None]], notes: list[str]) -> Tokens:
-    """Tokens per word of filler and of the template, from the lengths the target reports."""
+    """Tokens per word of filler, of the template and per word of a passphrase, from the lengths the
+    target reports.
+    """
     known = [
         (len(r.messages[0].content.split()), u.prompt_tokens)
         for r, u in seen
@@ -251,4 +278,27 @@ def _estimated(seen: Sequence[tuple[Request, Usage | None]], notes: list[str]) -
     if per_word <= 0 or abs(per_word - 1) < _NEARLY_ONE:
         per_word = 1.0
     overhead = round(tiny[1] - per_word * tiny[0])
-    return Tokens(template=max(0, overhead - _AFTER_USER_TOKENS), per_word=per_word)
+    return Tokens(
+        template=max(0, overhead - _AFTER_USER_TOKENS),
+        per_word=per_word,
+        per_phrase_word=_per_phrase_word(seen, overhead, per_word),
+    )
+
+
+def _per_phrase_word(
+    seen: Sequence[tuple[Request, Usage | None]], overhead: int, per_word: float
+) -> float | None:
+    """What is left of the prompts with a ticket and a passphrase when template, filler and one
+    token for each mark are taken away, per word of these two. At least 1; None without any.
+    """
+    left = listed = 0.0
+    for request, usage in seen:
+        phrases = [each for each in (request.ticket, request.passphrase) if each is not None]
+        if usage is None or usage.prompt_tokens is None or not phrases:
+            continue
+        text = request.messages[0].content
+        words = sum(len(each.words) for each in phrases)
+        others = per_word * (len(text.split()) - words) + len(_MARKS.findall(text))
+        left += usage.prompt_tokens - overhead - others
+        listed += words
+    return max(1.0, left / listed) if listed else None

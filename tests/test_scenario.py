@@ -157,3 +157,31 @@ def requests_are_twins(requests, one, other):
     by_id = {r.id: r for r in requests}
     root = {i: by_id[i].twin or i for i in (one, other)}
     return root[one] == root[other]
+
+
+def windows_for(path, per_word, count=3):
+    of = scenario.read(path)
+    facts = TargetFacts(tokens_per_phrase_word=per_word)
+    ids = itertools.count()
+    return [
+        request
+        for index in range(count)
+        for request in scenario.plan_window(
+            of, index, seed=5, facts=facts, words=load_words(), style="phrase", ids=ids
+        )
+    ]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_who_is_asked_has_room_for_its_ticket_its_own_phrase_and_anothers(path):
+    for request in windows_for(path, 1.9):
+        if request.ask == "eliciting" and request.ticket is not None:
+            needed = 3 * len(request.ticket.words) * 1.9
+            assert request.sampling.max_tokens >= needed + 5
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
+def test_one_token_a_word_needs_no_more_than_the_scenarios_give(path):
+    load = scenario.read(path).load
+    assert scenario.room(load, TargetFacts()) <= load.max_tokens
+    assert windows_for(path, 1.0) == windows_for(path, 0.5)

@@ -225,7 +225,10 @@ def test_the_rate_of_a_scenario_that_stopped_at_its_leak_is_marked_as_no_estimat
     (found,) = analyzer.analyze(h).verdicts
     assert (found.status, found.evidence.settled) == ("leak", "leak")
     assert "no estimate of how often it happens" in found.reasons[-1]
+    assert found.curves
+    assert all("no estimate" in curve.title for curve in found.curves)
     (played,) = analyzer.analyze(history(run(["", "{x}"]))).verdicts
+    assert not any("no estimate" in curve.title for curve in played.curves)
     assert not any("no estimate" in reason for reason in played.reasons)
 
 

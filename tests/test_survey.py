@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -18,12 +19,26 @@ def by_seed(seed):
 
 
 def answers(
-    plan, *, block=None, before=4, after=5, per_word=1.0, logprobs=True, usage=True, hot=by_seed
+    plan,
+    *,
+    block=None,
+    before=4,
+    after=5,
+    per_word=1.0,
+    listed=None,
+    logprobs=True,
+    usage=True,
+    hot=by_seed,
 ):
     """What a target with such a template and such a cache would answer to the survey."""
     for request in plan.requests:
         words = len(request.messages[0].content.split())
-        tokens = round(before + per_word * words + after)
+        tokens = before + per_word * words + after
+        if listed is not None:
+            owned = [p for p in (request.ticket, request.passphrase) if p is not None]
+            tokens += sum(len(p.words) for p in owned) * (listed - per_word)
+            tokens += sum(request.messages[0].content.count(mark) for mark in ".,")
+        tokens = round(tokens)
         hit = None if block is None else (tokens - 1) // block * block if request.twin else 0
         asked = request.sampling.top_logprobs is not None
         said = hot(request.sampling.seed) if request.sampling.temperature else "x"
@@ -136,3 +151,35 @@ def test_each_length_is_sent_twice_with_the_same_payload(plan):
     twins = [r for r in plan.requests if r.twin]
     assert len(twins) >= 8
     assert all(r.messages == by_id[r.twin].messages for r in twins)
+
+
+@pytest.mark.parametrize("listed", [1.0, 1.9, 3.0])
+def test_tokens_of_a_listed_word_are_estimated_from_the_usage(plan, listed):
+    found = facts(plan, listed=listed)
+    assert found.tokens_per_phrase_word == pytest.approx(listed, abs=0.1)
+    assert found.tokens_per_word == 1.0
+
+
+def test_where_nothing_says_how_long_listed_words_are_phrases_cost_two_tokens_a_word(plan):
+    found = facts(plan, usage=False)
+    assert found.tokens_per_phrase_word == 2.0
+    assert "words of passphrases are taken to be 2 tokens each" in found.notes
+    rare = replace(plan, style="rare-token")
+    assert facts(rare, usage=False).tokens_per_phrase_word == 1.0
+
+
+def test_a_tokenizer_knows_how_long_listed_words_are(plan):
+    class Letters:
+        """A token for each two letters of a word; a template of one word."""
+
+        chat_template = "yes"
+
+        def apply_chat_template(self, messages, **_):
+            return f"user {messages[0]['content']}"
+
+        def __call__(self, text, **_):
+            return {"input_ids": [0 for word in text.split() for _ in word[::2]]}
+
+    tokens = survey.tokens_of(Letters(), words=("aabbcc", "aabb"))
+    assert tokens.per_phrase_word == pytest.approx(2.5)
+    assert facts(plan, tokens=tokens).tokens_per_phrase_word == pytest.approx(2.5)

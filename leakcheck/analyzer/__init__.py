@@ -95,7 +95,11 @@ def _verdict(its: Case) -> Verdict:
         findings=tuple(tracing.linked(history, f) for f in findings[:KEPT_FINDINGS]),
         findings_total=len(findings),
         notes=(*_notes(history), *weak, *(n for r in its.results for n in r.notes)),
-        curves=curves.draw(history, leaking_recipients(findings)),
+        curves=curves.draw(
+            history,
+            leaking_recipients(findings),
+            stopped=its.evidence.settled in reasons.AT_A_LEAK,
+        ),
         tables={title: table for r in its.results for title, table in r.tables.items()}
         | echoed
         | lived,

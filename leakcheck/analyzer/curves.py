@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pandas as pd
 
@@ -10,12 +11,15 @@ from leakcheck import evidence
 from leakcheck.history import History
 from leakcheck.records import Curve, Rate
 
+STOPPED = "windows ended at the first leak, so no estimate"
 
-def draw(history: History, leaking: Collection[str]) -> tuple[Curve, ...]:
+
+def draw(history: History, leaking: Collection[str], *, stopped: bool = False) -> tuple[Curve, ...]:
     """Curves of one scenario; `leaking` are the recipients that show somebody else's content.
 
     The unit is the window: a level counts windows that have a recipient at it, and those in which
-    such a recipient leaks. Replays do not count.
+    such a recipient leaks. Replays do not count. Where the scenario `stopped` at its first leak,
+    every title says so.
     """
     requests = history.requests
     shown = requests[requests["replays"].isna() & (requests["outcome"] == "ok")]
@@ -26,7 +30,8 @@ def draw(history: History, leaking: Collection[str]) -> tuple[Curve, ...]:
     curves.append(_by("Leak rate by shared prefix", "shared tokens", shared, "shared_tokens"))
     cells = recipients[recipients["cell"] != ""]
     curves += _by_cell(cells.sort_values(["shared_tokens", "cell"], kind="stable"))
-    return tuple(curve for curve in curves if curve.points)
+    told = f" ({STOPPED})" if stopped else ""
+    return tuple(replace(each, title=each.title + told) for each in curves if each.points)
 
 
 def _by_concurrency(windows: pd.DataFrame, shown: pd.DataFrame) -> Curve:

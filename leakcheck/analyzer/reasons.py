@@ -14,6 +14,8 @@ from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT
 from leakcheck.records import Exposure, Finding, Rate, RunEvent, Status
 
+AT_A_LEAK = ("leak", "evidence")
+"""What ended the windows of a scenario, where that was its leak."""
 NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
 NO_BOUND = 0.9995
@@ -125,7 +127,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _no_estimate(case: Case) -> list[str]:
-    if case.evidence.settled not in ("leak", "evidence"):
+    if case.evidence.settled not in AT_A_LEAK:
         return []
     said = (
         "windows were sent until the first leak showed, so the share of windows with one is no "

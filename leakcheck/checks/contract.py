@@ -12,9 +12,10 @@ ways. Both are in company of the same size. Where a request is seen right only a
 replicas that are not alike, some of which serve the overflow, do that too.
 
 *Violations* that no model makes by itself, as only the server enforces what they break: in at least
-`violations` windows, and only if no answer alone breaks the same rule. Answers that are cut count
-where the length is another's max_tokens, and must be more than chance hits among all that are cut.
-Less is a note.
+`violations` windows, in more than an honest server that slips in 1 % of windows explains (binomial
+tail), and only if no answer alone breaks the same rule. Answers that are cut count where the length
+is another's max_tokens, and must also be more than chance hits among all that are cut. Less is a
+note.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _UNTESTED = (
     "no sampling parameter was tested: stop strings, seeds and logit_bias were each refused or "
     "without effect, even alone"
 )
+_SLIPS = 0.01
+"""Of the windows: in so many an honest server may break a rule by some accident of its own."""
 _BY_CHANCE = 0.15
 """At most this share of arbitrary lengths is some max_tokens in the company by accident."""
 
@@ -59,12 +62,14 @@ class _Aspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """The windows of an aspect, and the first sign that went up. `alone`: seen right only alone."""
+    """The windows of an aspect, and the first sign that went up. `alone`: seen right only alone.
+    `p` is that of the test which must reject: of two that must both, the larger.
+    """
 
     signs: paired.Signs
     first: Sign | None
     alone: bool
-    p: float | None
+    p: float
 
 
 def check(
@@ -91,14 +96,13 @@ def check(
     for aspect in aspects:
         counted = _counted(aspect)
         its, p = counted.signs, counted.p
-        shown = None if p is None else float(f"{p:.3g}")
-        rows.append((aspect.name, its.windows, its.ups, its.downs, shown))
+        rows.append((aspect.name, its.windows, its.ups, its.downs, float(f"{p:.3g}")))
         if not its.windows:
             notes.append(aspect.unseen)
         if counted.first is None:
             continue
         confirmed = (
-            not aspect.broken_alone and its.ups >= violations and (p is None or p <= alpha)
+            not aspect.broken_alone and its.ups >= violations and p <= alpha
             if aspect.rule
             else not counted.alone and its.confirmed(level, least_difference)
         )
@@ -177,10 +181,9 @@ def _counted(aspect: _Aspect) -> _Counted:
     seen_alone = alone and first is None and _count(alone)[1] is not None
     if seen_alone:
         signs, first = _count(alone)
+    p = evidence.at_least(signs.ups, signs.windows, _SLIPS) if aspect.rule else signs.p
     if aspect.by_chance is not None:
-        p: float | None = evidence.at_least(signs.ups, signs.ups + signs.downs, aspect.by_chance)
-    else:
-        p = None if aspect.rule else signs.p
+        p = max(p, evidence.at_least(signs.ups, signs.ups + signs.downs, aspect.by_chance))
     return _Counted(signs=signs, first=first, alone=bool(seen_alone), p=p)
 
 
@@ -251,10 +254,11 @@ def _figures(aspect: _Aspect, counted: _Counted) -> str:
     if aspect.by_chance is not None:
         return (
             f"{text}, and in {signs.downs} at lengths that nobody's max_tokens explain (binomial "
-            f"test against {aspect.by_chance:.0%} by chance: p = {counted.p:.2g})"
+            f"tests against {aspect.by_chance:.0%} by chance and {_SLIPS:.0%} of windows: "
+            f"p = {counted.p:.2g})"
         )
     if aspect.rule:
-        return text
+        return f"{text} (binomial test against {_SLIPS:.0%} of windows: p = {counted.p:.2g})"
     return (
         f"{text}, and the other way round in {signs.downs} (exact sign test, one-sided: "
         f"p = {signs.p:.2g})"

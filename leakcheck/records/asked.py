@@ -122,15 +122,16 @@ class TargetFacts:
 
     `block_tokens` is the unit in which the target reports prefix-cache hits (None: it reports
     none). `overhead_tokens` stand in front of the user's text in every chat prompt (the template),
-    and `tokens_per_word` is what one word of filler costs. `continues`: the target goes on with a
-    text (completions) rather than answer one (chat). `samples`: the target follows temperature and
-    seed (None: it did not say).
+    `tokens_per_word` is what one word of filler costs, `tokens_per_phrase_word` what one word of
+    a passphrase does. `continues`: the target goes on with a text (completions) rather than answer
+    one (chat). `samples`: the target follows temperature and seed (None: it did not say).
     """
 
     models: tuple[str, ...] = ()
     block_tokens: int | None = None
     overhead_tokens: int = 0
     tokens_per_word: float = 1.0
+    tokens_per_phrase_word: float = 1.0
     reports_cached_tokens: bool = False
     reports_logprobs: bool = False
     continues: bool = False

@@ -129,7 +129,8 @@ class Evidence:
     most `alpha` (Ville). `detect` is the leak rate to be excluded. `sensitivity` is the part of the
     windows with a leak that would show it (echo x asked; None where nothing was echoed), and
     `certificate` the e-value against leaks in `detect` of the windows, (1 - detect x sensitivity)
-    ** -trials while nothing leaked, else 0: at 20 they are excluded with 95 % confidence.
+    ** -trials while nothing leaked, in whatever way, else 0: at 25 they are excluded with 95 %
+    confidence, as the echo rate in it has a bound of 99 %.
     `settled`: `leak`, `evidence` (e_value), `certificate`, or None where the budget of windows, or
     something else, ended them.
     """

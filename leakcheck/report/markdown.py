@@ -96,7 +96,7 @@ def _verdicts(report: Report) -> list[str]:
         cells = [
             code(clipped(verdict.scenario, 60)),
             _status(verdict) + (f" ({prose(early)})" if early else ""),
-            prose(plain.verdict(verdict).text, 600),
+            prose(plain.verdict(verdict, report.e_value).text, 600),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if len(report.verdicts) > _SCENARIOS:

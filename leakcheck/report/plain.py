@@ -7,10 +7,10 @@ A percentage never stands without its counts, and no word needs a book on statis
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from leakcheck.evidence import EXCLUSION_CONFIDENCE, windows_needed
 from leakcheck.records import (
     Evidence,
     Exposure,
@@ -27,7 +27,6 @@ FUZZY = frozenset({"altered-passphrase", "foreign-topic"})
 
 CACHE_HIT = frozenset({"foreign-cache-hit"})
 """Shows that somebody sent a text, and no text."""
-_CERTAIN = 20.0  # the certificate that excludes with 95 % confidence
 CHANCE = 0.01
 """A false match of a higher probability is no proof, and is not boasted of."""
 _NO_BOUND = 0.9995
@@ -52,42 +51,44 @@ class Plain:
         return f"{self.found} {self.means}"
 
 
-def verdict(judged: Verdict) -> Plain:
-    """The two sentences on one scenario."""
-    return {
-        "leak": _leak,
-        "corruption": _corruption,
-        "clean": _clean,
-        "inconclusive": _inconclusive,
-        "error": _error,
-    }[judged.status](judged)
+def verdict(judged: Verdict, run_e_value: float | None = None) -> Plain:
+    """The two sentences on one scenario of a run whose e-value is `run_e_value`: how rare fuzzy
+    evidence is on a healthy target is told of the run, as this scenario was not chosen beforehand.
+    """
+    if judged.status == "leak":
+        return _leak(judged, run_e_value)
+    if judged.status == "clean":
+        return _clean(judged, run_e_value)
+    return {"corruption": _corruption, "inconclusive": _inconclusive, "error": _error}[
+        judged.status
+    ](judged)
 
 
 def windows_missing(judged: Verdict) -> int | None:
     """Windows without a leak that are still needed to exclude `detect`; None where not known.
 
-    From 0.05 = (1 - detect x sensitivity) ** windows, as for `Evidence.certificate`.
+    From 0.04 = (1 - detect x sensitivity) ** windows, as for `Evidence.certificate`.
     """
     known, rate = judged.evidence, judged.leak_rate
     if known is None or rate.events or not known.sensitivity or not 0 < known.detect < 1:
         return None
     shown = min(known.detect * known.sensitivity, 1 - 1e-12)
-    return max(0, math.ceil(math.log(_CERTAIN) / -math.log1p(-shown)) - rate.trials)
+    return max(0, windows_needed(shown, EXCLUSION_CONFIDENCE) - rate.trials)
 
 
 def is_fuzzy(judged: Verdict) -> bool:
     """Whether a leak rests on evidence that only counts together."""
     kinds = {finding.anomaly for finding in listed(judged, "leak")}
-    return bool(kinds) and kinds <= FUZZY
+    return kinds <= FUZZY and (bool(kinds) or judged.status == "leak")
 
 
 # --- leaks ---------------------------------------------------------------------------------------
 
 
-def _leak(judged: Verdict) -> Plain:
+def _leak(judged: Verdict, run_e_value: float | None) -> Plain:
     kinds = {finding.anomaly for finding in listed(judged, "leak")}
     if is_fuzzy(judged):
-        return _fuzzy_leak(judged)
+        return _fuzzy_leak(judged, run_e_value)
     if kinds == CACHE_HIT:
         return Plain(
             found=f"{_places(judged)} the target's own count of cached tokens told one user that "
@@ -125,7 +126,7 @@ def _places(judged: Verdict) -> str:
     return f"Outside the {many(rate.trials, 'window')} that count (in a replay or a control)"
 
 
-def _fuzzy_leak(judged: Verdict) -> Plain:
+def _fuzzy_leak(judged: Verdict, run_e_value: float | None) -> Plain:
     known = judged.evidence
     tier = _strongest(known)
     if tier is None or known is None:
@@ -134,13 +135,20 @@ def _fuzzy_leak(judged: Verdict) -> Plain:
         found = (
             f"{_trace(tier).capitalize()} came up in answers: {tier.planted_hits} of "
             f"{tier.sources} that were sent, against {tier.phantom_hits} of {tier.phantoms} alike "
-            "that never were; a healthy target would show this here in at most 1 run in "
-            f"{odds(known.e_value)}."
+            f"that never were{_by_run(run_e_value)}."
         )
     return Plain(
         found=found,
         means="Treat it as a leak in altered form: no single answer proves it, all of them "
         "together do; read the findings to see what gets through.",
+    )
+
+
+def _by_run(run_e_value: float | None) -> str:
+    if run_e_value is None:
+        return ""
+    return (
+        f"; a healthy target would show so much in at most 1 run in {odds(max(1.0, run_e_value))}"
     )
 
 
@@ -250,7 +258,7 @@ def _answers(judged: Verdict, found: list[Finding]) -> str:
 # --- clean, inconclusive, error ------------------------------------------------------------------
 
 
-def _clean(judged: Verdict) -> Plain:
+def _clean(judged: Verdict, run_e_value: float | None) -> Plain:
     seen = f"{none_of(judged.leak_rate.trials)} showed anybody else's content"
     rate = excluded(judged)
     if judged.bound is None:
@@ -263,7 +271,7 @@ def _clean(judged: Verdict) -> Plain:
         )
     return Plain(
         found=found,
-        means=_suspicion(judged)
+        means=_suspicion(judged, run_e_value)
         or "A rarer leak could not have been seen, nor one that needs other traffic than this "
         "scenario sends.",
     )
@@ -283,14 +291,19 @@ def excluded(judged: Verdict) -> str | None:
     return percent(judged.bound, "up")
 
 
-def _suspicion(judged: Verdict) -> str | None:
+def _suspicion(judged: Verdict, run_e_value: float | None) -> str | None:
     """Traces that would be evidence in this scenario alone, and are not over the whole run."""
     known = judged.evidence
     if known is None or known.e_value * known.alpha < 1:
         return None
+    rare = (
+        ""
+        if run_e_value is None
+        else f", as in 1 healthy run in {odds(max(1.0, run_e_value))} at most"
+    )
     return (
-        "Yet traces of others' content came up that a healthy target would show here in at most 1 "
-        f"run in {odds(known.e_value)}: play this scenario alone, with more windows, to settle it."
+        "Yet more traces of others' content came up than is usual, though over the whole run that "
+        f"is no proof{rare}: play this scenario alone, with more windows, to settle it."
     )
 
 

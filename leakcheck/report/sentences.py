@@ -276,6 +276,8 @@ def _place(verdict: Verdict) -> str:
     rate = verdict.leak_rate
     if not rate.events:  # the leaks are where no rate is taken
         windows = {f.window for f in verdict.findings if f.severity == "leak"}
+        if not windows:
+            return f"all windows of {_name(verdict)} together"
         planned = any(window < verdict.windows_planned for window in windows)
         return f"{'a window that is no trial' if planned else 'a replay'} of {_name(verdict)}"
     what = "window" if rate.trials == 1 else "windows"

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pretending import Reply, history, noisy, obedient, plan, played, say
 
+from leakcheck import evidence
 from leakcheck.analyzer import analyze
 from leakcheck.checks import contract
 from leakcheck.checks._biases import RUN, run, said_over_and_over
+from leakcheck.checks._parameters import Sign
 
 WINDOWS = 14
 
@@ -463,3 +465,37 @@ def test_a_parameter_that_is_always_refused_is_noted(parameter):
         f"every request with {parameter} was refused: refused with status 400: {parameter}?"
         in notes
     )
+
+
+# --- how often is too often ----------------------------------------------------------------------
+
+
+def slips(times, windows):
+    """A rule that was broken in so many windows of so many."""
+    return contract._counted(
+        contract._Aspect(
+            name="a rule",
+            signs=[
+                Sign(window=n, direction=int(n < times), recipient="r", what="")
+                for n in range(windows)
+            ],
+            unseen="",
+            rule=True,
+        )
+    )
+
+
+@pytest.mark.parametrize(("windows", "accused"), [(3, 3), (14, 3), (36, 4), (100, 6), (505, 14)])
+def test_a_rule_must_be_broken_in_more_windows_the_more_there_are(windows, accused):
+    few, many = slips(accused - 1, windows), slips(accused, windows)
+    assert many.p <= 0.001
+    assert few.p > 0.001 or few.signs.ups < contract.VIOLATIONS
+
+
+def test_an_honest_server_that_slips_in_a_window_of_a_hundred_is_seldom_accused():
+    """The size of the rule, exactly: the chance that a binomial count is accused."""
+    for windows in (14, 36, 100, 505):
+        least = next(
+            n for n in range(contract.VIOLATIONS, windows + 1) if slips(n, windows).p <= 0.001
+        )
+        assert evidence.at_least(least, windows, 0.01) <= 0.001

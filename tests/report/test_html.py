@@ -217,7 +217,7 @@ def test_every_verdict_opens_with_its_two_sentences_and_the_run_too(samples, evi
         text = seen(unfolded(html.render(report)))
         assert plain_run.run(report).text in text
         for verdict in report.verdicts:
-            assert plain.verdict(verdict).text in text
+            assert plain.verdict(verdict, report.e_value).text in text
 
 
 def test_numbers_stand_behind_folds_and_the_evidence_of_leaks_does_not(evidenced):

@@ -94,7 +94,7 @@ def test_every_verdict_stands_with_its_two_sentences_before_any_fold(samples, ev
     for report in (samples.leak(), evidenced["fuzzy-leak"]()):
         text = markdown.render(report)
         for verdict in report.verdicts:
-            said = markdown.prose(plain.verdict(verdict).text, 600)
+            said = markdown.prose(plain.verdict(verdict, report.e_value).text, 600)
             assert 0 < text.index(said) < text.index("<details>")
         assert markdown.prose(plain_run.run(report).text, 600) in text
 

@@ -144,13 +144,15 @@ def test_whatever_was_judged_it_is_told_in_two_plain_sentences_without_a_word_of
     judged = data.draw(st.lists(verdicts(samples, tiers, text), min_size=1, max_size=3))
     status = data.draw(st.sampled_from([verdict.status for verdict in judged]))
     report = samples.report(status, judged, e_value=data.draw(E_VALUES))
-    for said in (plain_run.run(report), *map(plain.verdict, judged)):
+    each = [plain.verdict(verdict, report.e_value) for verdict in judged]
+    for said in (plain_run.run(report), *each, *map(plain.verdict, judged)):
         is_plain(said)
         assert "zzyzx" not in said.text.lower()
 
 
 def said_of(evidenced, name):
-    return plain.verdict(evidenced[name]().verdicts[-1])
+    report = evidenced[name]()
+    return plain.verdict(report.verdicts[-1], report.e_value)
 
 
 def test_every_kind_of_verdict_is_told_in_its_own_words(evidenced):
@@ -170,9 +172,18 @@ def test_a_whole_passphrase_is_told_with_windows_and_the_chance_of_an_accident(s
 def test_fuzzy_evidence_is_told_with_both_counts_and_how_rare_it_is_on_a_healthy_target(evidenced):
     assert said_of(evidenced, "fuzzy-leak").found == (
         "Other requests' passphrases, spelled or encoded, came up in answers: 9 of 800 that were "
-        "sent, against 2 of 79200 alike that never were; a healthy target would show this here in "
-        "at most 1 run in 4,200."
+        "sent, against 2 of 79200 alike that never were; a healthy target would show so much in at "
+        "most 1 run in 2,100."
     )
+
+
+def test_a_leak_that_no_single_finding_shows_is_told_as_fuzzy(evidenced):
+    report = evidenced["fuzzy-leak"]()
+    nameless = dataclasses.replace(report.verdicts[-1], findings=())
+    said = plain.verdict(nameless, report.e_value)
+    assert plain.is_fuzzy(nameless)
+    assert "whole" not in said.text
+    is_plain(said)
 
 
 def test_the_run_tells_the_evidence_of_the_run_and_not_that_of_its_worst_scenario(evidenced):
@@ -226,7 +237,7 @@ def test_too_few_windows_are_told_with_the_bound_and_how_many_more_it_takes(evid
     more = plain.windows_missing(verdict)
     needed = verdict.leak_rate.trials + more
     shown = verdict.evidence.detect * verdict.evidence.sensitivity
-    assert (1 - shown) ** -needed >= 20 > (1 - shown) ** -(needed - 1)
+    assert (1 - shown) ** -needed >= 25 > (1 - shown) ** -(needed - 1)
     said = plain.verdict(verdict)
     assert "None of 41 windows" in said.found
     assert f"about {more} more windows without a leak" in said.means
@@ -239,7 +250,12 @@ def test_a_mute_target_is_told_as_one_that_could_not_have_shown_a_leak(evidenced
 
 
 def test_traces_that_settle_nothing_over_the_run_are_told_beside_a_clean_verdict(evidenced):
-    assert "at most 1 run in 180" in said_of(evidenced, "suspected").means
+    report = evidenced["suspected"]()
+    its = counting.odds(max(1.0, report.e_value))
+    said = said_of(evidenced, "suspected").means
+    assert f"1 healthy run in {its} at most" in said
+    assert "180" not in said  # of this scenario, which was picked from many
+    assert "healthy run" not in plain.verdict(report.verdicts[-1]).means
 
 
 @pytest.mark.parametrize("name", ["clean", "leak", "corruption", "inconclusive", "interrupted"])
