@@ -52,7 +52,8 @@ class Load:
 
     A window holds `requests` requests per phase (a traffic shape may add companions); `workers` x
     `lanes` requests can be in flight at once. `control` is the chance that a window is drawn for
-    the control arm. `phantoms` passphrases a window are drawn and never sent.
+    the control arm. `max_tokens` is raised where an answer could not hold a ticket and two
+    passphrases of this target's tokens. `phantoms` passphrases a window are drawn and never sent.
     """
 
     windows: int
@@ -69,7 +70,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What a clean verdict needs at least. Rates are compared with their lower 95 % bound.
+    """What a clean verdict needs at least. Rates are compared with a lower 95 % bound that holds at
+    all looks at once.
 
     `detect` is the leak rate (of windows) that a clean verdict excludes with 95 % confidence, and
     `alpha` the chance of calling an honest target leaking on evidence short of a whole foreign

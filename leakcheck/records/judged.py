@@ -178,12 +178,12 @@ class Verdict:
     passphrase was inside the target while others were answered, and answered requests overlapped
     (or the plan sends the requests of the window one at a time).
     Leaks anywhere else (control windows, replays) make the status `leak` and are not in the rate.
-    `bound` is what a clean verdict certifies: min(1, upper / (echo x asked)), of its one-sided 95 %
+    `bound` is what a clean verdict certifies: min(1, upper / (echo x asked)), of its one-sided 96 %
     upper bound, the lower bound of the echo rate (99 %, at every look at once), and the share of
-    answered recipients that were asked for what they see (eliciting): a leak reaches any recipient,
-    and only these would say it.
-    1 excludes nothing; None where nothing was echoed. `false_match_bound` is the entropy
-    bound for the figures of this very run. `reasons` explain the status in plain sentences.
+    answered recipients (of those in company, where there is any) that were asked for what they see
+    (eliciting): a leak reaches any recipient, and only these would say it.
+    1 excludes nothing; None where nothing was echoed, or anything leaked. `false_match_bound` is
+    the entropy bound for the figures of this very run. `reasons` explain the status in plain sentences.
     `windows_planned` is the budget of windows.
     """
 
