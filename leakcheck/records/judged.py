@@ -183,8 +183,8 @@ class Verdict:
     answered recipients (of those in company, where there is any) that were asked for what they see
     (eliciting): a leak reaches any recipient, and only these would say it.
     1 excludes nothing; None where nothing was echoed, or anything leaked. `false_match_bound` is
-    the entropy bound for the figures of this very run. `reasons` explain the status in plain sentences.
-    `windows_planned` is the budget of windows.
+    the entropy bound for the figures of this very run. `reasons` explain the status in plain
+    sentences. `windows_planned` is the budget of windows.
     """
 
     scenario: str
