@@ -14,7 +14,8 @@ from leakcheck.evidence import rate
 from leakcheck.passphrase import load_words
 from leakcheck.records import TargetFacts
 
-RUNS, POOL, SEED = 200, 500, 11
+RUNS, SEED = 200, 11
+POOL, LARGE_POOL = 500, 1000
 MANY = 1_000_000
 """Owners of an earlier run, so many that its echo rate is known."""
 FACTS = TargetFacts(block_tokens=16, overhead_tokens=2)
@@ -45,7 +46,8 @@ def pool(name):
     """
     of, words, ids = scenario.read(SHIPPED[name]), load_words(), itertools.count()
     rows = {"planted": [], "control": []}
-    for index in range(POOL):
+    few = of.traffic.name == "mixed_batch"  # draws who is asked only four times a window
+    for index in range(LARGE_POOL if few else POOL):
         made = scenario.plan_window(
             of, index, seed=SEED, facts=FACTS, words=words, style="phrase", ids=ids
         )
@@ -109,10 +111,10 @@ def test_without_a_run_to_go_by_an_echo_of_nine_in_ten_is_enough(name):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_budget_of_a_shipped_scenario_suffices_at_an_echo_of_93_percent(name):
+def test_the_budget_of_a_shipped_scenario_suffices_for_one_percent_and_what_is_assumed(name):
     of = scenario.read(SHIPPED[name])
-    assert of.gate.detect == 0.01
-    assert windows(name, 0.93) <= of.load.windows
+    assert (of.gate.detect, planning.ECHO) <= (0.01, 0.93)
+    assert windows(name) <= of.load.windows
 
 
 @pytest.mark.parametrize("name", SHIPPED)
