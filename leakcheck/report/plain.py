@@ -140,7 +140,11 @@ def _fuzzy_leak(judged: Verdict, run_e_value: float | None) -> Plain:
     return Plain(
         found=found,
         means="Treat it as a leak in altered form: no single answer proves it, all of them "
-        "together do; read the findings to see what gets through.",
+        + (
+            "together do; read the findings to see what gets through."
+            if listed(judged, "leak")
+            else "together do, and whose content it was in any of them cannot be told."
+        ),
     )
 
 

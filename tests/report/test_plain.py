@@ -182,6 +182,11 @@ def test_a_leak_that_no_single_finding_shows_is_told_as_fuzzy(evidenced):
     nameless = dataclasses.replace(report.verdicts[-1], findings=())
     said = plain.verdict(nameless, report.e_value)
     assert plain.is_fuzzy(nameless)
+    assert said.means.endswith("whose content it was in any of them cannot be told.")
+    told = dataclasses.replace(report, verdicts=(*report.verdicts[:-1], nameless))
+    assert said.found in html.render(told).replace("&#39;", "'")
+    assert terminal.render(told)
+    assert markdown.render(told)
     assert "whole" not in said.text
     is_plain(said)
 
