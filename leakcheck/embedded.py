@@ -93,7 +93,7 @@ def _wait_until_ready(
             code = process.wait(timeout=_STOP_TIMEOUT_S)
             last = (_tail(log).splitlines() or ["no message"])[-1]
             if code == _USAGE:
-                raise UsageError(last)
+                raise UsageError(last.removeprefix("leakcheck: "))
             raise TargetError(f"the embedded engine ended with exit code {code}: {last}")
     raise TargetError(f"the embedded engine did not start within {START_TIMEOUT_S:.0f} s")
 

@@ -15,10 +15,12 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 _LINE_EVERY_S = 10.0
+_PACE_SHARE = 0.05
+_PACE_S = 3.0
+"""Before so much of the work and of the time the pace is that of a start, and foretells nothing."""
 
 Watch = Callable[[str, int, int], None]
 
@@ -38,15 +40,18 @@ def progress(stream: IO[str], unit: str = "requests") -> Iterator[Watch]:
         BarColumn(bar_width=40),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     tasks: dict[str, TaskID] = {}
+    begun: dict[str, float] = {}
     with Progress(*columns, console=console, transient=True) as bars:
 
         def watch(what: str, done: int, total: int) -> None:
+            now = time.monotonic()
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(what, total=total, left="")
+            left = time_left(done, total, now - begun.setdefault(what, now))
+            bars.update(tasks[what], completed=done, total=total, left=left)
 
         yield watch
 
@@ -63,14 +68,17 @@ def _lines(stream: IO[str], unit: str) -> Watch:
         if done != before and (before < 0 or due):
             last[what] = done, now
             amount = f" {done}/{total} {unit}" if total > 1 else ""
-            if 0 < done < total:
-                left_s = elapsed_s * (total - done) / done
-                amount += f", {_about(left_s)} left"
+            if left := time_left(done, total, elapsed_s):
+                amount += f", {left}"
             print(f"{what}{amount}", file=stream, flush=True)
 
     return watch
 
 
-def _about(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"about {minutes} min" if minutes else f"about {max(1, round(seconds))} s"
+def time_left(done: int, total: int, elapsed_s: float) -> str:
+    """`about 2 min left`, by the pace so far; nothing where it is over or too early to tell."""
+    if not 0 < done < total or done < _PACE_SHARE * total or elapsed_s < _PACE_S:
+        return ""
+    left_s = elapsed_s * (total - done) / done
+    minutes = round(left_s / 60)
+    return f"about {minutes} min left" if minutes else f"about {max(1, round(left_s))} s left"

@@ -11,7 +11,17 @@ from leakcheck.errors import UsageError
 
 @pytest.mark.parametrize(
     ("text", "share"),
-    [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (".05", 0.05), (" 99.5% ", 0.995), ("1.%", 0.01)],
+    [
+        ("5%", 0.05),
+        ("5 %", 0.05),
+        ("0.05", 0.05),
+        (".05", 0.05),
+        (" 99.5% ", 0.995),
+        ("1.%", 0.01),
+        ("1e-3", 0.001),
+        ("5E-2", 0.05),
+        ("50e-1%", 0.05),
+    ],
 )
 def test_a_share_is_a_percentage_or_a_fraction(text, share):
     assert asked.percent("--detect", text) == pytest.approx(share)
@@ -19,7 +29,26 @@ def test_a_share_is_a_percentage_or_a_fraction(text, share):
 
 @pytest.mark.parametrize(
     "text",
-    ["5", "0", "0%", "100%", "1", "1.5", "-5%", "", "%", "five", "nan", "1e-2", "5%%", "\u0665%"],
+    [
+        "5",
+        "0",
+        "0%",
+        "100%",
+        "1",
+        "1.5",
+        "-5%",
+        "",
+        "%",
+        "five",
+        "nan",
+        "1e-0",
+        "1e",
+        "e-2",
+        "1e-9999",
+        "1e-999",
+        "5%%",
+        "\u0665%",
+    ],
 )
 def test_anything_else_is_no_share(text):
     with pytest.raises(UsageError, match=r"--detect: .* is no share between 0 % and 100 %"):
@@ -53,6 +82,16 @@ def test_a_page_of_metrics_is_a_plain_url_without_secrets(url):
     with pytest.raises(UsageError, match=r"^--metrics: ") as refused:
         setup(*TARGET, "--metrics", url)
     assert "secret" not in str(refused.value)
+
+
+def test_the_right_form_of_a_page_of_metrics_is_not_that_of_a_target():
+    with pytest.raises(UsageError, match=r"as http://host:port/metrics, auto or off$"):
+        setup(*TARGET, "--metrics", "foo")
+
+
+def test_one_lifetime_and_a_command_that_restarts_contradict_each_other():
+    with pytest.raises(UsageError, match=r"^--lifetimes 1 and --restart exclude each other"):
+        setup(*TARGET, "--restart", "x", "--lifetimes", "1")
 
 
 def test_a_command_that_restarts_makes_two_lifetimes():

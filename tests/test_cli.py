@@ -26,6 +26,7 @@ def refusal(done):
     assert "Traceback" not in done.stderr
     lines = done.stderr.strip().splitlines()
     assert len([line for line in lines if line.startswith("leakcheck: ")]) == 1
+    assert "usage:" not in done.stderr
     return lines[-1]
 
 
@@ -71,7 +72,27 @@ def test_no_command_is_a_usage_error():
         (["run", "--target", "http://h/v1", "--backend", "opanai"], {}, "did you mean 'openai'"),
         (["run", "--target", "http://h/v1", "--model", "m", "--header-env", "X Y=HOME"],
          {}, "not of the form HEADER=NAME"),
-        (["run", "--resume", "x", "--windows", "5"], {}, "leave out 'windows'"),
+        (["run", "--resume", "x", "--windows", "5"], {}, "leave out --windows"),
+        (["run", "--resume", "x", "--smoke"], {}, "leave out --smoke"),
+        (["run", "--resume", "x", "--play-all"], {}, "leave out --play-all"),
+        (["run", "concurrency-sweep", "--resume", "x"], {}, "leave out concurrency-sweep"),
+        ([], {}, "COMMAND is missing; `leakcheck --help` says what there is"),
+        (["rnu"], {}, "COMMAND: there is no 'rnu'; did you mean 'run'? (known: run, plan"),
+        (["list", "fault"], {}, "kind: there is no 'fault'; did you mean 'faults'? (known: "),
+        (["run", "--api", "chatt"], {}, "--api: there is no 'chatt'; did you mean 'chat'?"),
+        (["run", "--lifetimes", "0"], {}, "--lifetimes: '0' is not a whole number of at least 1"),
+        (["diff", "--max-requests", "0"], {}, "--max-requests: '0' is not a whole number"),
+        (["analyze"], {}, "RUN_DIR is missing; `leakcheck analyze --help` says what there is"),
+        (["analyze", "a", "b"], {}, "there is no flag or argument 'b' here"),
+        (["run", "--seed", "x"], {}, "--seed: invalid int value: 'x'"),
+        (["run", "--fault", "nope"], {}, "--fault: there is no 'nope'; did you mean '"),
+        (["serve", "--fault", "nope"], {}, "--fault: there is no 'nope'; did you mean '"),
+        (["serve", "--fault-rate", "0.5"], {}, "name that with --fault"),
+        (["serve", "--nonsense"], {}, "--nonsense"),
+        (["plan", "--price-in", "-1"], {}, "--price-in: -1 is out of range; use a number from 0"),
+        (["plan", "--price-out", "1"], {}, "--price-in is missing"),
+        (["run", "--target", "http://h/v1", "--model", "m", "--metrics", "foo"],
+         {}, "--metrics: 'foo' is not a URL; write it as http://host:port/metrics, auto or off"),
         (["run", "--target", "http://me:pw@h/v1"], {}, "holds credentials"),
         (["run", "--target", "http://h/v1?key=s3cret"], {}, "query parameter 'key'"),
         (["run", "--set", "load.window=3"], {}, "did you mean 'windows'"),

@@ -17,11 +17,15 @@ from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never a traceback for a user's mistake."""
     its = parser()
-    arguments, rest = its.parse_known_args(argv)
-    if arguments.command in (commands.serve, commands.inspect):
-        arguments.flags = rest  # the engine knows its own flags
-    elif rest:
-        its.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        arguments, rest = its.parse_known_args(argv)
+        if arguments.command in (commands.serve, commands.inspect):
+            arguments.flags = rest  # the engine knows its own flags
+        elif rest:
+            its.error(f"unrecognized arguments: {' '.join(rest)}")
+    except UsageError as error:
+        _complain(str(error))
+        return error.exit_code
     for signal_ in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_, signal.default_int_handler)  # as Ctrl-C: with a report
     code: int = 0
@@ -74,5 +78,7 @@ def _require_nothing_else(arguments: argparse.Namespace, bare: argparse.Namespac
     """Refuse flags beside --resume: the plan and the target of a run are fixed."""
     for name, value in vars(arguments).items():
         if name != "resume" and value != vars(bare)[name]:
-            flag = name.replace("_", "-")
-            raise UsageError(f"--resume goes on with the run as it was planned; leave out {flag!r}")
+            what = "--" + name.replace("_", "-")
+            if name == "scenarios":
+                what = " ".join(value)
+            raise UsageError(f"--resume goes on with the run as it was planned; leave out {what}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_NUMBER = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})\s*(%?)", re.ASCII)
+_NUMBER = re.compile(r"((?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,3})?)\s*(%?)", re.ASCII)
 SMOKE = 0.05
 """The leak rate that --smoke is content to exclude."""
 SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
@@ -66,6 +66,11 @@ def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str
         )
     if command is not None and not command.strip():
         raise UsageError("--restart: the command is empty; name one that restarts the target")
+    if command is not None and count == 1:
+        raise UsageError(
+            "--lifetimes 1 and --restart exclude each other: with one lifetime nothing is "
+            "restarted; leave out one of them"
+        )
     if target is not None and command is None and (count or 1) > 1:
         raise UsageError(
             f"--lifetimes: for {count} lifetimes of {target.base_url}, name the command that "
@@ -78,7 +83,7 @@ def _metrics(arguments: argparse.Namespace) -> str:
     """Where the target's metrics are; a URL, `auto` or `off`, which is that of other commands."""
     where = str(getattr(arguments, "metrics", "off"))
     if where not in ("auto", "off"):
-        _require_plain("--metrics", where)
+        _require_plain("--metrics", where, "http://host:port/metrics, auto or off")
     return where
 
 
@@ -132,12 +137,12 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     )
 
 
-def _require_plain(flag: str, url: str) -> None:
+def _require_plain(flag: str, url: str, right: str = "http://host:port/v1") -> None:
     """Refuse what is no URL, and one with a secret in it: a URL is written into every report."""
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:
-        raise UsageError(f"{flag}: not a URL; write it as http://host:port/v1") from None
+        raise UsageError(f"{flag}: not a URL; write it as {right}") from None
     if parts.username or parts.password:
         raise UsageError(
             f"{flag}: the URL of {parts.hostname} holds credentials; put the key into an "
@@ -150,7 +155,7 @@ def _require_plain(flag: str, url: str) -> None:
             "written into reports, so send it as a header with --header-env"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-        raise UsageError(f"{flag}: {url!r} is not a URL; write it as http://host:port/v1")
+        raise UsageError(f"{flag}: {url!r} is not a URL; write it as {right}")
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -161,7 +166,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def percent(flag: str, text: str) -> float:
-    """A share between 0 and 1, both left out, as people write it: `5%`, `5 %` or `0.05`.
+    """A share between 0 and 1, both left out, as people write it: `5%`, `5 %`, `0.05`, `5e-2`.
 
     `flag` is who asks, for the sentence of the UsageError: anything else, `5` included, is one.
     """

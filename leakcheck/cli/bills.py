@@ -34,16 +34,16 @@ def terms(arguments: argparse.Namespace) -> Terms:
     """What the flags ask for. Raises UsageError for what cannot be."""
     from leakcheck.planning import Price, Terms  # noqa: PLC0415 - heavy
 
-    prices = arguments.price_in, arguments.price_out
-    if (prices[0] is None) != (prices[1] is None):
-        missing = "--price-in" if prices[0] is None else "--price-out"
+    given = {"--price-in": arguments.price_in, "--price-out": arguments.price_out}
+    prices = {
+        flag: _amount(flag, value, least=0.0) for flag, value in given.items() if value is not None
+    }
+    if len(prices) == 1:
+        (missing,) = given.keys() - prices.keys()
         raise UsageError(f"{missing} is missing: a cost needs the prices of prompts and of answers")
     price = None
-    if arguments.price_in is not None:
-        price = Price(
-            prompt_usd=_amount("--price-in", arguments.price_in, least=0.0),
-            answer_usd=_amount("--price-out", arguments.price_out, least=0.0),
-        )
+    if prices:
+        price = Price(prompt_usd=prices["--price-in"], answer_usd=prices["--price-out"])
     rate = arguments.rate
     return Terms(
         power=asked.percent("--power", arguments.power),

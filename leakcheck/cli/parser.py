@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from leakcheck import __version__
 from leakcheck.cli import commands
 from leakcheck.cli.asked import SHORTCUTS
 from leakcheck.cli.diff import diff
+from leakcheck.errors import UsageError
 
 _EPILOG = """\
 exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
@@ -17,9 +19,43 @@ exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or 
 LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env)."""
 
 
+_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are UsageErrors of one sentence; there is no other way to be rid of its usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(_sentence(message, self.prog))
+
+
+def _sentence(message: str, asked: str) -> str:
+    """What argparse complains of, in the words of leakcheck: the flag or name, and what is right.
+
+    `asked` is the program and command whose help says what there is.
+    """
+    where, colon, what = message.partition(": ")
+    if where == "the following arguments are required":
+        return f"{what} is missing; `{asked} --help` says what there is"
+    if where == "unrecognized arguments":
+        return f"there is no flag or argument {what!r} here; `{asked} --help` says what there is"
+    if not (colon and where.startswith("argument ")):
+        return message
+    name = where.removeprefix("argument ")
+    if found := _CHOICE.fullmatch(what):
+        from leakcheck import plugin  # noqa: PLC0415 - only a mistake needs it
+
+        known = [each.strip("'") for each in found[2].split(", ")]
+        near = plugin.nearest(found[1], known)
+        return f"{name}: there is no {found[1]!r}{near} (known: {', '.join(known)})"
+    return f"{name}: {what}"
+
+
 def parser() -> argparse.ArgumentParser:
-    """The whole command line; each command sets `command` to its function."""
-    its = argparse.ArgumentParser(
+    """The whole command line; each command sets `command` to its function. What cannot be parsed
+    is a UsageError.
+    """
+    its = _Parser(
         prog="leakcheck",
         description="Does any request's content reach another request's answer?",
         epilog=_EPILOG,
@@ -110,12 +146,21 @@ def _diff_parser(its_commands: Any) -> None:
     add = command.add_argument
     add("--out", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
     add("--max-requests", type=_positive, metavar="N",
-        help="never send more, replays included: fewer windows are planned")  # fmt: skip
+        help="send no more, retries and replays included: smaller companies and fewer windows "
+        "are planned, and no window begins that would exceed it, so that it never is by more "
+        "than one window (of retries)")  # fmt: skip
     add("--max-tokens-total", type=_positive, metavar="N",
-        help="never take more tokens of prompts and answers than that")  # fmt: skip
+        help="take no more tokens of prompts and answers, as the target counts them (or by "
+        "characters): no window begins that would exceed it at the mean so far, so that it never "
+        "is by more than one window")  # fmt: skip
     add("--metrics", metavar="URL", default="auto",
         help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
-    _gate_flags(command)
+    add("--detect", metavar="RATE",
+        help="the leak rate that clean must exclude (gate.detect; default 10%% here), which sets "
+        "the number of windows: 85 for 10%%, some 3,250 requests")  # fmt: skip
+    add("--alpha", metavar="RATE",
+        help="the chance of a false leak on fuzzy evidence (gate.alpha)")  # fmt: skip
+    command.set_defaults(smoke=False)
     _override_flags(command)
 
 

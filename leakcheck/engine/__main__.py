@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leakcheck.engine import faults, lifetimes
+from leakcheck.engine.flags import Parser
 from leakcheck.engine.keys import key_from_environment
 from leakcheck.engine.values import EngineError, EngineOptions
 
@@ -22,22 +23,23 @@ EXIT_USAGE = 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal or the end of standard input; 0, or 2 after one sentence of error."""
-    given = parsed(parser(), sys.argv[1:] if arguments is None else arguments)
-    if given.list_faults:
-        sys.stdout.write(json.dumps([fault.as_row() for fault in faults.FAULTS], indent=2) + "\n")
-        return 0
     try:
+        given = parsed(parser(), sys.argv[1:] if arguments is None else arguments)
+        if given.list_faults:
+            rows = [fault.as_row() for fault in faults.FAULTS]
+            sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+            return 0
         serve(given)
     except EngineError as error:
-        sys.stderr.write(f"leakcheck.engine: {error}\n")
+        sys.stderr.write(f"leakcheck: {error}\n")
         return EXIT_USAGE
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every flag."""
+    """Every flag; what cannot be parsed is an EngineError."""
     defaults = EngineOptions()
-    its = argparse.ArgumentParser(prog="leakcheck.engine", description="The embedded target.")
+    its = Parser(prog="leakcheck.engine", description="The embedded target.")
     its.add_argument("--model", default="witness", help="witness, smollm2-135m, a folder, a hub id")
     its.add_argument("--host", default=LOOPBACK[0], choices=LOOPBACK)
     its.add_argument("--port", type=int, default=0, help="0: any free port")
@@ -86,6 +88,8 @@ def checked(given: argparse.Namespace) -> lifetimes.Given:
     rate = given.fault_rate
     if rate is not None and not 0 <= rate <= 1:
         raise EngineError(f"--fault-rate is a share from 0 to 1, not {rate}")
+    if rate is not None and given.fault is None:
+        raise EngineError("--fault-rate says how often a fault shows: name that with --fault")
     return lifetimes.Given(
         model=given.model,
         host=given.host,

@@ -89,7 +89,9 @@ def test_a_taken_port_is_one_sentence(capsys):
 def test_other_hosts_and_unknown_faults_are_refused(flags):
     done = run(*flags)
     assert done.returncode == 2
-    assert "invalid choice" in done.stderr
+    assert "there is no " in done.stderr
+    assert done.stderr.startswith("leakcheck: --")
+    assert "(known: " in done.stderr
 
 
 def test_a_fault_brings_the_flags_it_needs_and_flags_of_ones_own_win():
