@@ -1,137 +1,189 @@
 """`leakcheck diff`: the scenario mixed-batch-differential on its own, within a budget.
 
-What it may cost is reckoned before anything is sent, replays included, and a cap is kept by
-planning fewer windows, then smaller companies; what it found is said in one paragraph.
+It is to exclude leaks in a stated share of windows, and takes as many windows as `planning` counts
+for that. What it may cost is reckoned before anything is sent. A cap makes companies smaller, and
+then windows fewer, which is said; `spending` keeps it while the run lasts.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leakcheck import evidence, history, planning, scenario, survey
-from leakcheck.analyzer import confirm
-from leakcheck.checks import divergence, liveness
+from leakcheck.analyzer import confirm, settling
+from leakcheck.checks import _mixed, _suspects, divergence, liveness
 from leakcheck.errors import UsageError
+from leakcheck.history import History
 from leakcheck.passphrase import load_words
-from leakcheck.records import Report, Scenario, TargetFacts
+from leakcheck.records import Report, Scenario, TargetFacts, Verdict
+from leakcheck.report import sentences
+from leakcheck.report.counting import many
+from leakcheck.spending import Caps
+from leakcheck.traffic.mixed_batch import COMPANIES
+
+__all__ = ["Budget", "Caps", "answer", "budget"]
 
 NAME = "mixed-batch-differential"
-WINDOWS = 30
-LEAST_WINDOWS = 13
-"""Without any difference so many exclude what happens in every fifth window. (Grade D0 takes 100.)
+DETECT = 0.1
+"""The rate of leaks, of windows, that a clean verdict excludes where nobody asks for another."""
+WINDOWS = {10: 85, 8: 87, 6: 93}
+"""Requests of a phase, companions included, and the windows that exclude DETECT then, by the rule
+of `planning` at the echo that it assumes (a test keeps them so). The first is the default, the
+largest company that takes no more than 3,500 requests for that; smaller ones only where a cap asks
+for it.
 """
-COMPANY_SIZES = (16, 12, 8, 6)
-"""Requests of a phase, companions included; smaller ones only where a cap asks for it."""
 _TOKENS_PER_WORD = 2.0
 _TEMPLATE_TOKENS = 20
-_ECHO = 0.75
-"""What is reckoned with before anything is measured, to say which leaks the windows exclude."""
-_ENOUGH_TRIALS = 0.8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
-    """What must not be exceeded, replays included; None: no limit. Tokens are of both ways."""
-
-    requests: int | None = None
-    tokens: int | None = None
+_RECIPIENTS = 4
+_DECIDES = ("gate.detect", "traffic.", "load.")
+"""Values that change how many windows it takes begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What a run sends: `planned` requests (the survey among them) and at most `replays` more.
 
-    `tokens` is the worst case of all of it: prompts at two tokens a word, answers as long as they
-    may be. `detect` is the rate of leaks, of windows, that so many windows can exclude. `per_phase`
-    requests are in flight at one time.
+    `tokens` is an estimate for what is planned: prompts at two tokens a word, answers as long as
+    they may be. `needed` windows exclude leaks in `detect` of them; None where no number does.
+    `per_phase` requests are in flight at one time.
     """
 
     windows: int
+    needed: int | None
     per_phase: int
     planned: int
     replays: int
     tokens: int
     detect: float
+    caps: Caps
 
     @property
     def most(self) -> int:
-        """Requests in the worst case."""
-        return self.planned + self.replays
+        """Requests in the worst case, but for those that a target refuses and is asked again."""
+        worst = self.planned + self.replays
+        return worst if self.caps.requests is None else min(worst, self.caps.requests)
 
     def sentence(self) -> str:
         """The budget, in words."""
-        return (
-            f"budget: {self.windows} windows with up to {self.per_phase} requests at one time, "
-            f"{self.planned} requests in all, and up to {self.replays} replays where there is a "
-            f"suspicion: at most {self.most} requests and {self.tokens} tokens (prompts at two "
-            "tokens a word, answers at full length; refused requests come again)"
+        replays = self.most - self.planned
+        again = f"up to {replays:,} replays" if replays else "no replays"
+        text = (
+            f"budget: {many(self.windows, 'window')} with up to {self.per_phase} requests at one "
+            f"time, {self.planned:,} requests in all, and {again} where there is a suspicion; "
+            f"about {_rounded(self.tokens):,} tokens without replays (an estimate: prompts at two "
+            "tokens a word, answers at full length)"
         )
+        return "; ".join((text, *self._short()))
+
+    def _short(self) -> Iterator[str]:
+        """What the budget is not enough for."""
+        if self.caps.tokens is not None and self.tokens > self.caps.tokens:
+            yield f"the cap of {self.caps.tokens:,} tokens may end it before"
+        aim = f"exclude leaks in {_share(self.detect)} of windows"
+        if self.needed is None:
+            yield f"no number of windows can {aim}"
+        elif self.windows < self.needed:
+            yield (
+                f"to {aim} takes about {many(self.needed, 'window')}, so without a leak this will "
+                "most likely be inconclusive"
+            )
+        else:
+            yield f"enough to {aim} (--detect asks for another share)"
 
     def overrides(self) -> dict[str, Any]:
         """What to put in place of the scenario's own values."""
         return {
             "load.windows": self.windows,
             "load.requests": self.per_phase,
-            "gate.min_windows": max(1, int(_ENOUGH_TRIALS * self.windows)),
             "gate.detect": self.detect,
         }
 
 
 def budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
-    """The most windows that the caps allow, at most those asked for, in the largest company.
+    """The windows asked for, else those that it takes, in the largest company that the caps allow;
+    where they allow none with so many, as many as fit in the smallest.
 
-    Raises UsageError where they allow too few, and for values that the scenario cannot have.
+    Replays come out of what a cap of requests leaves. Raises UsageError where not one window fits,
+    and for values that the scenario cannot have.
     """
-    wanted = int(asked.get("load.windows", WINDOWS))
-    sizes = (asked["load.requests"],) if "load.requests" in asked else COMPANY_SIZES
-    least = min(wanted, LEAST_WINDOWS)
-    tried = [_fitting({**asked, "load.requests": size}, wanted, caps) for size in sizes]
-    for found in tried:
-        if found.windows >= least:
+    asked = {"gate.detect": DETECT, **asked}
+    sizes = (asked["load.requests"],) if "load.requests" in asked else tuple(WINDOWS)
+    _require_companions(asked)
+    every = [_budget({**asked, "load.requests": size}, caps) for size in sizes]
+    for found in every:
+        if _fits(found):
             return found
-    smallest = _budget({**asked, "load.requests": sizes[-1]}, least)
-    raise UsageError(
-        f"the caps are too small: {least} windows with {sizes[-1]} requests at one time take up to "
-        f"{smallest.most} requests and {smallest.tokens} tokens, replays included; raise "
-        "--max-requests or --max-tokens-total, or send fewer --windows"
+    smallest = {**asked, "load.requests": sizes[-1]}
+    one, two = (_budget({**smallest, "load.windows": n}, caps) for n in (1, 2))
+    if not _fits(one):
+        raise UsageError(_too_small(one))
+    windows = every[-1].windows
+    if caps.requests is not None:
+        room = (caps.requests - one.planned) // (two.planned - one.planned)
+        windows = min(windows, 1 + room)
+    return _budget({**smallest, "load.windows": windows}, caps)
+
+
+def _fits(of: Budget) -> bool:
+    requests, tokens = of.caps.requests, of.caps.tokens
+    return (requests is None or of.planned <= requests) and (tokens is None or of.tokens <= tokens)
+
+
+def _too_small(one: Budget) -> str:
+    if one.caps.requests is not None and one.planned > one.caps.requests:
+        return (
+            f"--max-requests: {one.caps.requests} is too small: the survey and one window with "
+            f"{one.per_phase} requests at one time are {one.planned} requests"
+        )
+    return (
+        f"--max-tokens-total: {one.caps.tokens} is too small: the survey and one window with "
+        f"{one.per_phase} requests at one time take about {_rounded(one.tokens)} tokens"
     )
 
 
-def _fitting(asked: Mapping[str, Any], wanted: int, caps: Caps) -> Budget:
-    """As many windows as fit, up to those wanted; 0 where none does."""
-    one, two = _budget(asked, 1), _budget(asked, 2)
-    room = wanted
-    for cap, first, second in (
-        (caps.requests, one.most, two.most),
-        (caps.tokens, one.tokens, two.tokens),
-    ):
-        if cap is not None:
-            room = min(room, max(0, (cap - first) // max(1, second - first) + 1))
-    return _budget(asked, room) if room else replace(one, windows=0)
+def _require_companions(asked: Mapping[str, Any]) -> None:
+    size, recipients = asked.get("load.requests"), asked.get("traffic.recipients", _RECIPIENTS)
+    if isinstance(size, int) and isinstance(recipients, int) and size <= recipients:
+        raise UsageError(
+            f"--requests: {size} is too small: {recipients} of the requests at one time are those "
+            f"that are compared, and at least one is to be their company; give {recipients + 1} or "
+            "more"
+        )
 
 
-def _budget(asked: Mapping[str, Any], windows: int) -> Budget:
+def _budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
+    needed = _needed(asked)
+    windows = int(asked.get("load.windows", needed or next(iter(WINDOWS.values()))))
     read = scenario.read(scenario.find(NAME), {**asked, "load.windows": windows})
     of = planning.sample(read, TargetFacts(reports_logprobs=True), windows=4)
     per_window = of.requests // of.windows
     planned = _surveyed(read) + windows * per_window
-    replays = confirm.most(per_phase=read.load.requests, per_window=per_window) + liveness.PROBES
     each = _TEMPLATE_TOKENS + _TOKENS_PER_WORD * of.prompt_tokens + of.answer_tokens
-    shown = _ECHO * of.asked / max(1, of.recipients)
-    detect = evidence.upper_bound(0, windows) / shown if shown else 1.0
     return Budget(
         windows=windows,
+        needed=needed,
         per_phase=read.load.requests,
         planned=planned,
-        replays=replays,
-        tokens=math.ceil((planned + replays) * each),
-        detect=float(asked.get("gate.detect", min(0.99, detect))),
+        replays=confirm.most(per_phase=read.load.requests, per_window=per_window) + liveness.PROBES,
+        tokens=math.ceil(planned * each),
+        detect=read.gate.detect,
+        caps=caps,
     )
+
+
+def _needed(asked: Mapping[str, Any]) -> int | None:
+    """Windows that 95 of 100 runs certify `gate.detect` with; None where no number is enough."""
+    size = asked["load.requests"]
+    others = {key for key in asked if key.startswith(_DECIDES)} - {"load.windows", "load.requests"}
+    if size in WINDOWS and others == {"gate.detect"} and asked["gate.detect"] == DETECT:
+        return WINDOWS[size]
+    read = scenario.read(scenario.find(NAME), {**asked, "load.windows": 1})
+    return planning.bill(read, planning.Terms()).needs[-1].windows
 
 
 def _surveyed(of: Scenario) -> int:
@@ -141,36 +193,125 @@ def _surveyed(of: Scenario) -> int:
     return len(first.requests)
 
 
-def answer(report: Report, folder: Path) -> str:
-    """What was compared, what came of it, and what it could not have seen: one paragraph."""
+def _rounded(number: float) -> int:
+    """Two digits are as much as an estimate is worth."""
+    return int(float(f"{number:.2g}"))
+
+
+def _share(rate: float) -> str:
+    return f"{100 * rate:.3g} %"
+
+
+# --- the answer ----------------------------------------------------------------------------------
+
+
+def verdict(report: Report) -> str:
+    """The verdict, in one sentence."""
+    judged = _judged(report)
+    if judged is None:
+        return f"{report.status}: the run ended before anything was compared"
+    if report.status == "inconclusive" and judged.evidence is not None:
+        return f"inconclusive: {'; '.join(_open(judged, judged.evidence.detect))}"
+    return f"{report.status}: {sentences.headline(report)}"
+
+
+def _open(judged: Verdict, detect: float) -> Iterator[str]:
+    """Why it is open: what ended the run, then the bound reached and what it takes, then more."""
+    bound, sent = judged.bound, judged.leak_rate.trials
+    yield from (reason for reason in judged.reasons if _SPENT in reason)
+    if bound is None or bound > detect:
+        most = 1.0 if bound is None else bound
+        reached = f"exclude leaks in more than {sentences.percent(most, 'up')} of windows only"
+        if most >= 1:
+            reached = "exclude no rate of leaks"
+        yield (
+            f"nothing leaked in {many(sent, 'window')}, which {reached}: {_share(detect)} is to be "
+            f"excluded{_takes(judged, detect)}"
+        )
+    left = [r for r in judged.reasons if _SPENT not in r and not r.startswith(_SAID)]
+    yield from left[:1]
+
+
+_SPENT = "was used up"
+_SAID = ("the bound is too high", "too few windows")
+
+
+def _takes(judged: Verdict, detect: float) -> str:
+    part = None if judged.evidence is None else judged.evidence.sensitivity
+    if not part:
+        return ""
+    share = min(detect * part, 1 - 1e-9)
+    needed = evidence.windows_needed(share, settling.EXCLUDED)
+    return f", which takes about {many(needed, 'window')} (--windows)"
+
+
+def answer(report: Report, folder: Path) -> tuple[str, ...]:
+    """What was compared and what came of it, a line each; what a target said is in none of them."""
     run = history.read(folder)
-    if NAME not in run.scenarios():
-        return f"{report.status}: the run ended before anything was compared."
+    judged = _judged(report)
+    if judged is None or NAME not in run.scenarios():
+        return ()
     part = run.scenario(NAME)
-    judged = next((each for each in report.verdicts if each.scenario == NAME), None)
-    compared = divergence.check(part)
-    notes = compared.notes if compared.findings else (compared.notes[0], *compared.notes[2:])
-    windows = int((~part.windows["replay"]).sum())
-    load = part.plans[0].scenario.load
-    sent = (
-        f"In {windows} windows the same requests were sent alone, in two neutral companies and in "
-        f"one that carries passphrases, {load.requests} at one time."
+    notes = divergence.check(part).notes
+    return tuple(
+        f"{name + ':':14}{text[0].upper()}{text[1:]}."
+        for name, text in (
+            ("grade", notes[0].removeprefix("grade ")),
+            ("compared", _compared(part)),
+            *((("weighed", notes[1]),) if len(notes) > 1 else ()),
+            ("differences", _differ(part)),
+            ("not seen", _unseen(judged)),
+        )
     )
-    text = [sent, *(f"{note[0].upper()}{note[1:]}." for note in notes)]
-    if judged is not None:
-        more = len(judged.reasons) - 1
-        also = f" ({more} more in the report)" if more else ""
-        text.append(f"Verdict: {judged.status}: {judged.reasons[0].rstrip('.')}{also}.")
-    text.append(_unseen(None if judged is None else judged.bound))
-    return " ".join(text)
 
 
-def _unseen(bound: float | None) -> str:
-    rarer = "rare leaks"
-    if bound is not None and bound < 1:
-        rarer = f"leaks in less than {100 * bound:.2g} % of windows"
+def _judged(report: Report) -> Verdict | None:
+    return next((each for each in report.verdicts if each.scenario == NAME), None)
+
+
+def _compared(part: History) -> str:
+    sent = part.requests[part.requests["replays"].isna() & (part.requests["outcome"] != "unsent")]
+    load = part.plans[0].scenario.load
+    windows = sent["window"].nunique()
+    of = "" if windows == load.windows else f" of {load.windows} planned"
     return (
-        f"It could not have seen {rarer}, a fault that changes an answer in the same way whatever "
-        "the companions say, one that was in the prefix cache before the first comparison, and "
-        "what only other traffic shows (aborts, full caches, shared prefixes: leakcheck run)."
+        f"in {many(windows, 'window')}{of} the same requests were "
+        "sent alone, in two neutral companies and in one that carries passphrases, "
+        f"{load.requests} at one time"
+    )
+
+
+def _differ(part: History) -> str:
+    """How many answers differ, how many beyond the noise, and what replays said of those."""
+    of = _mixed.trials(part)
+    rule = _mixed.threshold(part, of)
+    seen = [each.compared[cell] for each in of for cell in COMPANIES if cell in each.compared]
+    differ = sum(each.at is not None for each in seen)
+    text = f"{differ} of {many(len(seen), 'answer')} in company differ from the same alone"
+    wide = len({each.request for each in _suspects.beyond(of, rule)})
+    if not wide:
+        return f"{text}{', none beyond the noise' if differ else ''}; none was sent again"
+    accused = _suspects.suspects(of, rule)
+    told = [(each, _suspects.replays(part, each)) for each in accused]
+    again = sum(replays.planned > 0 for _, replays in told)
+    text += f", {wide} beyond the noise and in one company only"
+    if not again:
+        return f"{text}; none was sent again"
+    level = _suspects.level(accused)
+    held = sum(_suspects.confirmed(each, replays, level) for each, replays in told)
+    return (
+        f"{text}; {again} of {'it' if wide == 1 else 'them'} {'was' if again == 1 else 'were'} "
+        f"sent again, and {held or 'none'} confirmed by that"
+    )
+
+
+def _unseen(judged: Verdict) -> str:
+    bound = judged.bound
+    rarer = ""
+    if judged.status == "clean" and bound is not None and bound < 1:
+        rarer = f"leaks in less than {sentences.percent(bound, 'up')} of windows; "
+    return (
+        f"{rarer}a fault that changes an answer in the same way whatever the companions say, one "
+        "that was in the prefix cache before the first comparison, and what only other traffic "
+        "shows (aborts, full caches, shared prefixes: leakcheck run)"
     )

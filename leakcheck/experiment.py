@@ -21,6 +21,7 @@ from leakcheck import (
     session,
     survey,
 )
+from leakcheck.analyzer import reasons
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
@@ -28,6 +29,7 @@ from leakcheck.history import settled
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
 from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
 from leakcheck.session import Opened, Session, Setup, Watch
+from leakcheck.spending import Caps
 from leakcheck.watching import Watcher
 
 _PROBE_PAUSE_S = 5.0
@@ -52,6 +54,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     scenarios = tuple(scenario.read(path, options.overrides) for path in options.scenarios)
     _require_different_names(scenarios)
     setup = options.setup
+    lifetimes.require_windows(scenarios, setup.lifetimes)
     with session.opened(setup) as opened:
         watch(survey.NAME, 0, 1)
         models = survey.preflight(opened.target)
@@ -68,7 +71,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         runfolder.write_provenance(folder, origin)
         runfolder.write_plans(folder, [first])
         try:
-            with _started(folder, opened, scenarios, watch) as live:
+            with _started(folder, opened, scenarios, watch, setup.caps) as live:
                 ended = live.send(survey.NAME, first.requests)
                 if ended is not None and ended.kind == "target-lost":
                     raise TargetError(ended.detail)
@@ -87,7 +90,8 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
 
 
 def resume(folder: Path, watch: Watch) -> Report:
-    """Send what a run has not sent yet, into new shards, and judge the whole.
+    """Send what a run has not sent yet, into new shards, and judge the whole. Of a finished run
+    that is nothing: its target is not needed.
 
     Raises UsageError for a folder that is none or a run that stopped before it was planned,
     TargetError when the target is gone.
@@ -96,7 +100,9 @@ def resume(folder: Path, watch: Watch) -> Report:
     origin = runfolder.read_provenance(folder)
     plans = runfolder.read_plans(folder)
     if len(plans) == 1:
-        raise UsageError(f"{folder}: the run was stopped before it was planned; start a new one")
+        raise UsageError(f"{folder}: {reasons.UNPLANNED}")
+    if _is_finished(folder, plans):
+        return judge(folder, watch)
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
     target = origin.target
     setup = Setup(
@@ -109,9 +115,23 @@ def resume(folder: Path, watch: Watch) -> Report:
     with session.opened(setup) as opened:
         survey.preflight(opened.target)
         session.note(folder, "resumed")
-        with _started(folder, opened, origin.scenarios, watch) as live:
-            _send_all(live, plans, play_all=origin.play_all)
+        try:
+            with _started(folder, opened, origin.scenarios, watch) as live:
+                _send_all(live, plans, play_all=origin.play_all)
+        except KeyboardInterrupt:
+            session.note(folder, "interrupted", "between two steps")
     return judge(folder, watch)
+
+
+def _is_finished(folder: Path, plans: Sequence[Plan]) -> bool:
+    """Whether a run came to its end with nothing left to send."""
+    events = runfolder.read_events(folder)
+    if not reasons.finished(events) or reasons.open_end(events) is not None:
+        return False
+    sent, over = runfolder.read_shards(folder), settled.names(events)
+    return all(
+        plan.scenario.name in over or not runfolder.remaining(plan.requests, sent) for plan in plans
+    )
 
 
 def judge(folder: Path, watch: Watch) -> Report:
@@ -213,11 +233,16 @@ def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tu
 
 @contextmanager
 def _started(
-    folder: Path, opened: Opened, scenarios: Sequence[Scenario], watch: Watch
+    folder: Path,
+    opened: Opened,
+    scenarios: Sequence[Scenario],
+    watch: Watch,
+    caps: Caps | None = None,
 ) -> Iterator[Session]:
     """The workers of a run; what ends them for good is noted in the run folder, not raised."""
     try:
-        with session.started(folder, opened, [each.load for each in scenarios], watch) as live:
+        loads = [each.load for each in scenarios]
+        with session.started(folder, opened, loads, watch, caps) as live:
             yield live
     except HarnessError as error:
         session.note(folder, "harness-error", str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from leakcheck.records import (
     TargetFacts,
 )
 from leakcheck.runner import Runner
+from leakcheck.spending import Caps, Meter
 
 _PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
 
@@ -39,7 +41,8 @@ Watch = Callable[[str, int, int], None]
 class Setup:
     """What a user asked for around a run. Either `target` or `engine` is set: flags of the embedded
     one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go. `metrics`
-    is where the target's own are read (see `gauges.source`).
+    is where the target's own are read (see `gauges.source`). `caps` end a run that has
+    used them up.
     """
 
     target: Target | None = None
@@ -56,6 +59,7 @@ class Setup:
     play_all: bool = False
     lifetimes: int = 1
     restart: str | None = None
+    caps: Caps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ class Session:
     runner: Runner
     watch: Watch
     sampler: gauges.Sampler | None = None
+    meter: Meter | None = None
 
     def send(
         self,
@@ -129,14 +134,18 @@ class Session:
         on_window: Callable[[int], bool] | None = None,
     ) -> RunEvent | None:
         """Play requests, or fewer where `on_window` says so (see `Runner.play`). What ends the run,
-        `interrupted` or `target-lost`, is noted in its folder and returned; None when it may go on.
+        `interrupted`, `target-lost` or `spent`, is noted in its folder and returned; None when it
+        may go on.
         """
         total = len(requests)
         self.watch(name, 0, total)
+        purse = None if self.meter is None else _Purse(self.meter, name, requests, on_window)
+        if purse is not None and purse.empty():
+            return note(self.folder, "spent", purse.detail)
         played = self.runner.play(
             requests,
             on_progress=lambda done: self.watch(name, done, total),
-            on_window=on_window,
+            on_window=on_window if purse is None else purse.over,
         )
         if played.interrupted:
             detail = f"during {name}, after {played.requests_done} of {total} requests"
@@ -146,11 +155,54 @@ class Session:
             last = "" if engine is None else engine.last_words().rpartition("\n")[2]
             detail = "; ".join(text for text in (played.target_lost, last) if text)
             return note(self.folder, "target-lost", detail)
+        if purse is not None and purse.detail:
+            return note(self.folder, "spent", purse.detail)
         return None
 
 
+class _Purse:
+    """Looks, after every window, whether the caps leave room for the next one."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        name: str,
+        requests: Sequence[Request],
+        on_window: Callable[[int], bool] | None,
+    ) -> None:
+        self._meter, self._name, self._on_window = meter, name, on_window
+        self._sizes = list(Counter((r.scenario, r.window) for r in requests).values())
+        self._done = 0
+        self.detail = ""
+        """What was used up, and after how many windows; empty while there is room."""
+        meter.expect(requests)
+
+    def over(self, window: int) -> bool:
+        self._done += 1
+        enough = self._on_window is not None and self._on_window(window)
+        return enough or self.empty()
+
+    def empty(self) -> bool:
+        """Whether the next window would exceed a cap; never after the last one."""
+        self._meter.read()
+        if self._done == len(self._sizes):
+            return False
+        what = self._meter.exceeded_by(self._sizes[self._done])
+        if what is not None:
+            of = f"{self._done} of {len(self._sizes)} windows"
+            where = {"confirm": " of replays", "survey": " of the survey"}.get(self._name, "")
+            self.detail = f"the budget of {what} was used up after {of}{where}"
+        return what is not None
+
+
 @contextmanager
-def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -> Iterator[Session]:
+def started(
+    folder: Path,
+    opened: Opened,
+    loads: Sequence[Load],
+    watch: Watch,
+    caps: Caps | None = None,
+) -> Iterator[Session]:
     """As many workers and lanes as the largest of `loads` needs. Raises HarnessError."""
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
     with (
@@ -158,7 +210,14 @@ def started(folder: Path, opened: Opened, loads: Sequence[Load], watch: Watch) -
         Runner(opened.target, folder, workers, lanes) as runner,
         gauges.sampled(folder, opened.page) as sampler,
     ):
-        yield Session(folder=folder, opened=opened, runner=runner, watch=watch, sampler=sampler)
+        yield Session(
+            folder=folder,
+            opened=opened,
+            runner=runner,
+            watch=watch,
+            sampler=sampler,
+            meter=None if caps is None else Meter(folder, caps),
+        )
 
 
 def note(folder: Path, kind: str, detail: str = "") -> RunEvent:

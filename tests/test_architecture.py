@@ -13,7 +13,17 @@ FILE_LINES, FUNCTION_LINES = 480, 60
 # each layer may import itself and what stands before it
 LAYERS = [
     {"records", "errors", "redact"},
-    {"folding", "passphrase", "match", "evidence", "runfolder", "tail", "plugin", "wording"},
+    {
+        "folding",
+        "passphrase",
+        "match",
+        "evidence",
+        "runfolder",
+        "tail",
+        "plugin",
+        "wording",
+        "spending",
+    },
     {"history"},
     {"backends", "traffic", "checks"},
     {

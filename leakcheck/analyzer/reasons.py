@@ -179,6 +179,10 @@ def unfinished(history: History) -> list[str]:
     """That the run did not come to its end, in one sentence with the reason; empty if it did."""
     end = open_end(history.events)
     waiting = len(confirmations(history))
+    if end == "spent":
+        said = next(e.detail for e in reversed(history.events) if e.kind == end)
+        unsent = "; replays that confirm a suspicion were not sent" if waiting else ""
+        return [f"{said}{unsent}"]
     if end is not None:
         detail = next(e.detail for e in reversed(history.events) if e.kind == end)
         why = _FATAL.get(end, "it was interrupted") + (f": {_short(detail)}" if detail else "")
@@ -213,7 +217,7 @@ def open_end(events: Sequence[RunEvent]) -> str | None:
     """The kind of event that ended the run too early, resumptions considered; None otherwise."""
     end = None
     for event in events:
-        if event.kind == "interrupted" or event.kind in _FATAL:
+        if event.kind in ("interrupted", "spent") or event.kind in _FATAL:
             end = event.kind
         elif event.kind in ("resumed", "finished"):
             end = None

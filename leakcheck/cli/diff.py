@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leakcheck.records import Report
+    from leakcheck.spending import Caps
 
 
 def diff(arguments: argparse.Namespace) -> int:
@@ -14,23 +23,48 @@ def diff(arguments: argparse.Namespace) -> int:
     from leakcheck import differential, experiment, scenario  # noqa: PLC0415 - heavy
     from leakcheck.cli import asked, commands  # noqa: PLC0415 - beside the others
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
-    from leakcheck.report.untrusted import visible  # noqa: PLC0415 - heavy
 
     chosen = asked.overrides(arguments)
     caps = differential.Caps(requests=arguments.max_requests, tokens=arguments.max_tokens_total)
     budget = differential.budget(chosen, caps)
-    setup = replace(asked.setup(arguments, arguments.out), play_all=True)
     options = experiment.Options(
         scenarios=(scenario.find(differential.NAME),),
         overrides={**chosen, **budget.overrides()},
-        setup=setup,
+        setup=replace(asked.setup(arguments, arguments.out), caps=caps),
     )
-    print(textwrap.fill(budget.sentence(), 100), flush=True)
+    width = shutil.get_terminal_size((100, 40)).columns
+    print(textwrap.fill(budget.sentence(), width, subsequent_indent="  "), flush=True)
     with progress(sys.stderr) as watch:
         result, folder = experiment.run(options, watch)
-    paragraph = visible(differential.answer(result, folder))
     try:
-        print(f"\n{textwrap.fill(paragraph, 100)}\n\nreport: {folder}/report.html", flush=True)
+        print(_screen(result, folder, caps, width), end="", flush=True)
     except BrokenPipeError:  # whoever read it has gone; the verdict is what it is
         commands.drop_output()
     return result.exit_code
+
+
+def _screen(result: Report, folder: Path, caps: Caps, width: int) -> str:
+    """The verdict, then findings, then a short line each of what it rests on."""
+    import textwrap  # noqa: PLC0415 - only a screen needs it
+
+    from leakcheck import differential, spending  # noqa: PLC0415 - heavy
+    from leakcheck.report import terminal  # noqa: PLC0415 - heavy
+    from leakcheck.report.untrusted import visible  # noqa: PLC0415 - heavy
+
+    def filled(text: str, hang: int) -> str:
+        return textwrap.fill(visible(text), max(width, 40), subsequent_indent=" " * hang)
+
+    seen = sys.stdout is not None and sys.stdout.isatty()
+    colour = seen and not os.environ.get("NO_COLOR")
+    found = terminal.findings(result, width=width, colour=colour)
+    lines = [
+        *differential.answer(result, folder),
+        f"{'used:':14}{spending.used(folder, caps).sentence()}.",
+        f"{'report:':14}{folder}/report.html",
+    ]
+    blocks = [
+        filled(f"{differential.verdict(result)}.", 2),
+        found.rstrip(),
+        "\n".join(filled(line, 14) for line in lines),
+    ]
+    return "\n" + "\n\n".join(filter(None, blocks)) + "\n"

@@ -138,9 +138,11 @@ class RunEvent:
     """Something that happened to the run itself: a worker died, the run was interrupted or resumed.
 
     `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`,
-    `settled` (the windows of a scenario ended before its budget: `detail` is its name),
+    `settled` (the windows of a scenario ended before its budget: `detail` is its name), `spent` (a
+    cap of requests or tokens would have been exceeded by the next window: `detail` says which),
     `restarted` (another lifetime of the target begins: `detail` is the scenario, and which of how
-    many); in a report also `torn-line`.
+    many, and what showed it), `restart-unseen` (as that, where nothing showed that the target did
+    restart); in a report also `torn-line`.
     """
 
     kind: str

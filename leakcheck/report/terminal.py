@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -48,6 +48,23 @@ def render(report: Report, *, width: int = 100, colour: bool = False, folder: st
     `folder` is the run folder, named in "next"; without it a placeholder stands there. The caller
     decides `colour` (NO_COLOR, a pipe). Our own words are ASCII; excerpts may not be.
     """
+    blocks = [
+        [_headline(report), *_in_plain_words(report)],
+        list(_scenarios(report, width)),
+        list(_findings(report)),
+        list(_reasons(report)),
+        list(_run(report)),
+        list(_next(report, folder)),
+    ]
+    return _printed(blocks, width=width, colour=colour)
+
+
+def findings(report: Report, *, width: int = 100, colour: bool = False) -> str:
+    """Only the gravest findings, as `render` shows them; empty where there are none."""
+    return _printed([list(_findings(report))], width=width, colour=colour)
+
+
+def _printed(blocks: Sequence[Sequence[_Line]], *, width: int, colour: bool) -> str:
     out = io.StringIO()
     console = Console(
         file=out,
@@ -61,14 +78,6 @@ def render(report: Report, *, width: int = 100, colour: bool = False, folder: st
         legacy_windows=False,
         _environ={},
     )
-    blocks = [
-        [_headline(report), *_in_plain_words(report)],
-        list(_scenarios(report, width)),
-        list(_findings(report)),
-        list(_reasons(report)),
-        list(_run(report)),
-        list(_next(report, folder)),
-    ]
     for number, block in enumerate(filter(None, blocks)):
         for line in [_BLANK, *block] if number else block:
             _print(console, line)
