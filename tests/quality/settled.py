@@ -56,9 +56,9 @@ def windows_to_clean(rng: Generator, effort: Effort) -> Result:
         times,
         0.5,
         unit="windows",
-        about=round(299 / shows),
-        slack=0.05 * 299 / shows,
-        note=f"299 / {shows:.2g} if the echo rate were known; it is bounded from below as it is "
+        about=round(321 / shows),
+        slack=0.05 * 321 / shows,
+        note=f"321 / {shows:.2g} if the echo rate were known; it is bounded from below as it is "
         "measured",
     )
 
@@ -124,7 +124,8 @@ def _certified(rng: Generator, of: Scenario, *, before: int) -> bool:
 
 def _certified_at(rng: Generator, of: Scenario, windows: int) -> float:
     """The window after which it is clean; inf if it is not by the last."""
-    least = evidence.windows_to_certify(DETECT)  # earlier there is no bound that low
+    # earlier there is no bound that low
+    least = evidence.windows_to_certify(DETECT, alpha=1 - settling.EXCLUDED)
     if windows < least:
         return math.inf
     state = _windows(rng, least - 1)
