@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, history, provenance
 
-from leakcheck import analyzer, evidence
+from leakcheck import analyzer, evidence, planning, prospect
 from leakcheck import history as histories
 from leakcheck.analyzer import exposure
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks.own_answer import ALONE, HOT, IN_WINDOW
-from leakcheck.records import Gate, Report, RunEvent, TargetFacts
+from leakcheck.records import Gate, Load, Report, RunEvent, TargetFacts
 from leakcheck.report.sentences import headline
 
 SEVEN = "t> u> v> w> x> y> z> t=t u=u v=v w=w x=x y=y z=z"
@@ -50,7 +50,7 @@ def test_a_run_that_shows_nothing_foreign_and_everything_asked_for_is_clean():
     assert (report.status, report.exit_code) == ("clean", 0)
     found = report.verdicts[0]
     assert (found.leak_rate.events, found.leak_rate.trials) == (0, 1)
-    assert "in 1 windows" in found.reasons[0]
+    assert "in 1 window;" in found.reasons[0]
 
 
 @pytest.mark.parametrize("line", [LEAK, "a> b> a=aA b=a", "a> b> b=bA", "a> a=aA | b> b=bA"])
@@ -80,7 +80,7 @@ def test_a_leak_where_no_trial_was_is_told_and_kept_out_of_the_rate():
 def test_a_control_window_that_leaks_enters_neither_side_of_the_rate():
     found = verdict(history(f"{LEAK} | c> d> c=cA d=d | e> f> e=e f=f", control="cdef"))
     assert (found.leak_rate.events, found.leak_rate.trials) == (1, 1)
-    assert "in 1 of 1 windows and in 1 window that is no trial" in found.reasons[0]
+    assert "in the one window that counted and in 1 window that is no trial" in found.reasons[0]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=12))
@@ -110,7 +110,7 @@ def test_the_bound_grows_with_the_recipients_that_nobody_asked():
     neutral = {y: {"ask": "neutral", "passphrase": None} for _, y in pairs_of(26)}
     found = verdict(history(line, changes=neutral))
     assert found.bound == pytest.approx(min(1.0, upper(13) / (sensitivity(found) * 0.5)))
-    assert "and by the 50 % of answered recipients" in found.reasons[0]
+    assert "and by the 50 % of answered recipients (13 of 26;" in found.reasons[0]
     assert f"in more than {100 * found.bound:.1f} % of windows" in found.reasons[0]
 
 
@@ -130,14 +130,46 @@ def test_a_bound_above_the_gate_is_inconclusive_and_says_how_many_windows_would_
     found = verdict(history(line, gate=Gate(detect=0.05, min_windows=10)))
     assert found.status == "inconclusive"
     (reason,) = (text for text in found.reasons if text.startswith("the bound is too high"))
-    needed = evidence.windows_needed(0.05 * sensitivity(found), power=0.96)
+    needed = found.windows_needed
     assert "10 windows without a leak exclude leaks in more than" in reason
     assert (
-        f"5 % is to be excluded: with echoes as in this run that takes {needed} windows" in reason
+        f"5 % is to be excluded: with echoes as in this run that takes about {needed} windows, "
+        f"{needed - 10} more than were sent" in reason
     )
-    assert f"{needed - 10} more" in reason
-    assert upper(needed) / sensitivity(found) <= 0.05
-    assert upper(needed - 1) / sensitivity(found) > 0.05
+
+
+def test_the_windows_that_would_do_are_those_that_plan_promises_of_the_same_run():
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
+    h = history(line, gate=Gate(detect=0.05, min_windows=10))
+    found, seen = verdict(h), planning.measured(h)["tiny"]
+    promised = prospect.to_exclude(
+        h.plans[0].scenario,
+        prospect.Prospect(
+            trials=seen.trials / seen.planted,
+            owners=2.0,
+            echo=seen.echo.lower,
+            recipients=2.0,
+            asked=seen.asked / seen.recipients,
+            spread=0.0,
+            counted=seen.recipients,
+        ),
+    )
+    assert found.windows_needed == promised
+    assert found.windows_sent == 10
+
+
+def test_windows_of_the_control_group_are_part_of_those_that_would_do_and_are_named():
+    load = Load(windows=10, control=0.25)
+    line = " | ".join(f"{x}> {y}> {x}={x}{x.upper()} {y}={y}{y.upper()}" for x, y in pairs_of(20))
+    alone = verdict(history(line, gate=Gate(detect=0.05, min_windows=10)))
+    found = verdict(history(line, gate=Gate(detect=0.05, min_windows=10), load=load))
+    (reason,) = (text for text in found.reasons if text.startswith("the bound is too high"))
+    assert f", about {0.25 * found.windows_needed:.0f} of them control windows (25 %)," in reason
+    assert found.windows_needed > alone.windows_needed
+
+
+def test_nothing_is_said_to_be_enough_where_anything_leaked():
+    assert verdict(history(LEAK)).windows_needed is None
 
 
 def test_a_bound_within_the_gate_is_clean():
@@ -174,7 +206,7 @@ def pairs_of(count):
     ("gate", "line", "reason"),
     [
         (Gate(detect=1.0, min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
-        (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo too low: 7 of 7"),
+        (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo hardly measured: 7 of 7"),
         (Gate(detect=1.0, min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
         (
             Gate(detect=1.0, min_windows=1, min_echo=0.1),
@@ -194,8 +226,8 @@ def test_a_withheld_passphrase_makes_a_leak_inconclusive_and_says_so_loudly():
     line = "a> b> a=aA b=bA | c> d> c=c~c d=d"
     found = verdict(history(line, control="cd"))
     assert found.status == "inconclusive"
-    assert found.reasons[0].startswith("THE EXPERIMENT IS BROKEN: 1 answers")
-    assert "so the 1 foreign phrases found prove nothing" in found.reasons[0]
+    assert found.reasons[0].startswith("THE EXPERIMENT IS BROKEN: 1 answer shows")
+    assert "so the 1 foreign phrase found proves nothing" in found.reasons[0]
     assert found.findings[0].anomaly == "foreign-passphrase"
 
 

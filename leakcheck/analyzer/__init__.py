@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck.analyzer import curves, echoes, lifetimes, reasons, settling, tracing, verdict
+from leakcheck.analyzer import ahead, curves, echoes, lifetimes, reasons, settling, tracing, verdict
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
 from leakcheck.history import History
 from leakcheck.records import (
@@ -104,6 +104,8 @@ def _verdict(its: Case) -> Verdict:
         | echoed
         | lived,
         evidence=its.evidence,
+        windows_sent=ahead.windows_sent(history),
+        windows_needed=ahead.windows_needed(its),
     )
 
 

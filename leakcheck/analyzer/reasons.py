@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from leakcheck import evidence
-from leakcheck.analyzer import exposure, settling
-from leakcheck.analyzer.case import CACHE_HIT, FUZZY, UNNAMED, Case, strong_tiers
+from leakcheck.analyzer import ahead, exposure
+from leakcheck.analyzer.case import CACHE_HIT, UNNAMED, Case, is_open, is_proof, strong_tiers
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.history import History
 from leakcheck.passphrase import FALSE_MATCH_LIMIT
@@ -20,6 +20,8 @@ NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
 NO_BOUND = 0.9995
 """A bound of as good as 100 % excludes nothing."""
+OPEN_BY_CHANCE = "1 %"
+"""Scenarios in which an honest target leaves a suspicion open, measured: see docs/checks.md."""
 _SENTENCE_CHARS = 200
 _ECHO_HINT = (
     " (longer answers, --max-tokens 48, another wording, --api completions, or words that this "
@@ -45,11 +47,15 @@ def doubts(case: Case) -> list[str]:
     """Why the foreign phrases of this run, or their absence, would prove nothing."""
     said = []
     unsent = sum(f.anomaly == "withheld-passphrase" for f in case.findings)
-    leaks = sum(f.anomaly not in (CACHE_HIT, *FUZZY) for f in case.having("leak"))
-    so = f"; so the {leaks} foreign phrases found prove nothing" if leaks else ""
+    leaks = sum(f.anomaly != CACHE_HIT and is_proof(f) for f in case.having("leak"))
+    found = (
+        "1 foreign phrase found proves" if leaks == 1 else f"{leaks} foreign phrases found prove"
+    )
+    show = "answer shows" if unsent == 1 else "answers show"
+    so = f"; so the {found} nothing" if leaks else ""
     if unsent:
         said.append(
-            f"THE EXPERIMENT IS BROKEN: {unsent} answers show passphrases that were never sent{so}"
+            f"THE EXPERIMENT IS BROKEN: {unsent} {show} passphrases that were never sent{so}"
         )
     if leaks and case.false_match_bound > FALSE_MATCH_LIMIT:
         said.append(
@@ -74,7 +80,11 @@ def leak(case: Case, leaks: Sequence[Finding]) -> tuple[str, ...]:
     replayed = sum(case.history.by_id(each).replays is not None for each in shown)
     rate, elsewhere, places = case.leak_rate, case.leaks_elsewhere, []
     if rate.events:
-        places.append(f"in {rate.events} of {rate.trials} windows")
+        one = rate.events == rate.trials == 1
+        counted = (
+            "the one window that counted" if one else f"{rate.events} of {rate.trials} windows"
+        )
+        places.append(f"in {counted}")
     if elsewhere:
         what = "window that is no trial" if elsewhere == 1 else "windows that are no trials"
         places.append(f"in {elsewhere} {what}")
@@ -94,14 +104,14 @@ def _what_shows(leaks: Sequence[Finding]) -> str:
     kinds = {finding.anomaly for finding in leaks}
     if kinds == {CACHE_HIT}:
         return "text in the cache, by the count of cached tokens"
-    if kinds <= {*FUZZY}:
+    if not any(map(is_proof, leaks)):
         return "passphrase in part or altered, or somebody else's topic"
     return "passphrase or ticket"
 
 
 def _by_evidence(case: Case, leaks: Sequence[Finding]) -> list[str]:
     """Where no whole passphrase shows: the e-value, the tiers that made it, the first source."""
-    if not {finding.anomaly for finding in leaks} <= {*FUZZY}:
+    if any(map(is_proof, leaks)):
         return []
     its = case.evidence
     tiers = [tier for tier in its.tiers if tier.name in strong_tiers(its)]
@@ -116,8 +126,7 @@ def _by_evidence(case: Case, leaks: Sequence[Finding]) -> list[str]:
         first += "; which of the alternatives came from a leak cannot be told"
     said = (
         f"the e-value is {its.e_value:.3g}, {case.run_e_value:.3g} over the whole run, of at least "
-        f"{1 / its.alpha:g} needed ({counts}); where nothing leaks it gets there in at most "
-        f"{100 * its.alpha:g} % of runs{first}"
+        f"{1 / its.alpha:g} needed ({counts}){first}"
     )
     return [said]
 
@@ -193,7 +202,10 @@ def unfinished(history: History) -> list[str]:
     else:
         return _lost_records(history)
     if waiting:
-        why += f"; {waiting} replays that would confirm lost answers were not sent"
+        what = "1 replay" if waiting == 1 else f"{waiting} replays"
+        why += (
+            f"; {what} that would confirm lost answers {'was' if waiting == 1 else 'were'} not sent"
+        )
     return [f"the run did not finish: {why}"]
 
 
@@ -228,50 +240,79 @@ def shortfall(measure: Exposure) -> str:
     """What is missing, in plain words."""
     if measure.measured is None:
         return f"{measure.name} not measured: {measure.text}"
+    if measure.name == "generating":
+        return f"nothing was tested in company: {measure.text}"
     if isinstance(measure.measured, Rate):
-        hint = _ECHO_HINT if measure.name == "echo" else ""
         rate = measure.measured
+        few = rate.value is not None and rate.value >= (measure.minimum or 0)
+        hint = _ECHO_HINT if measure.name == "echo" and not few else ""
         held = 100 * evidence.running_lower_bound(rate.events, rate.trials)
         return (
-            f"{measure.name} too low: {measure.text}; "
+            f"{measure.name} {'hardly measured' if few else 'too low'}: {measure.text}; "
             f"at least {100 * (measure.minimum or 0):g} % needed, by the lower bound that holds "
             f"after every window ({held:.1f} %){hint}"
         )
     return f"too few {measure.name}: {measure.text}; {measure.minimum:g} needed"
 
 
+def suspicions(case: Case) -> list[str]:
+    """That a part of a passphrase showed which no phantom shares; empty where none did. It may be
+    chance, and as long as it may be a leak nothing is clean.
+    """
+    found = [finding for finding in case.findings if is_open(finding)]
+    if not found:
+        return []
+    more = f"; {len(found) - 1} more like it" if len(found) > 1 else ""
+    said = (
+        f"an open suspicion: {found[0].explanation.removesuffix('.')}{more}; chance alone leaves "
+        f"one in about {OPEN_BY_CHANCE} of scenarios, so that this is neither a proof nor clean: "
+        "run it again with another seed, and if it comes back it is a leak"
+    )
+    return [said]
+
+
 def not_excluded(case: Case) -> str:
     """That the windows exclude less than the gate wants, and how many more would do."""
     rate, detect = case.leak_rate, case.evidence.detect
+    verb = "excludes" if rate.trials == 1 else "exclude"
     if case.bound is None or case.bound >= NO_BOUND:
-        what = f"{rate.trials} windows without a leak exclude no rate of leaks"
+        what = f"{_windows(rate.trials)} without a leak {verb} no rate of leaks"
     else:
         what = (
-            f"{rate.trials} windows without a leak exclude leaks in more than "
+            f"{_windows(rate.trials)} without a leak {verb} leaks in more than "
             f"{_percent_up(case.bound)} of windows"
         )
     text = f"the bound is too high: {what}; {100 * detect:g} % is to be excluded"
-    needed = settling.trials_needed(case.state, detect)
-    if needed is None or needed <= case.state.trials:
+    sent, needed = ahead.windows_sent(case.history), ahead.windows_needed(case)
+    if needed is None or needed <= sent:
         return text
-    more = needed - case.state.trials
     return (
-        f"{text}: with echoes as in this run that takes {needed} windows, {more} more "
+        f"{text}: with echoes as in this run that takes about {needed} windows"
+        f"{_of_them_control(case, needed)}, {needed - sent} more than were sent "
         "(--windows sends more, --detect asks for less)"
     )
+
+
+def _of_them_control(case: Case, windows: int) -> str:
+    """`, about 112 of them control windows (25 %)`; nothing where there are none by plan."""
+    share = case.plan.scenario.load.control
+    if not share:
+        return ""
+    return f", about {share * windows:.0f} of them control windows ({100 * share:g} %)"
 
 
 def clean(case: Case) -> str:
     """That nothing showed, and what that excludes."""
     rate = case.leak_rate
-    text = f"nobody was answered with somebody else's content in {rate.trials} windows"
+    text = f"nobody was answered with somebody else's content in {_windows(rate.trials)}"
     if case.bound is None:
         return text
+    state = case.state
     share = 100 * exposure.asked_share(case.history)
     how = (
         "the bound for what shows, divided by the lower bound of the echo rate and by the "
-        f"{share:.3g} % of answered recipients (of those in company, where there is any) that were "
-        "asked for what they saw"
+        f"{share:.3g} % of answered recipients ({state.asked} of {state.recipients}; of those in "
+        "company, where there is any) that were asked for what they saw"
     )
     if case.bound >= NO_BOUND:
         return f"{text}; that excludes no rate of leaks ({how}): send more windows"
@@ -282,9 +323,13 @@ def clean(case: Case) -> str:
 
 
 def _percent_up(rate: float) -> str:
-    """A bound, rounded up to a tenth of a percent, or to a hundredth below one."""
+    """A bound as the report shows it: rounded up to a tenth of a percent, a hundredth below one."""
     digits = 1 if rate >= 0.01 else 2  # noqa: PLR2004 - one percent
-    return f"{math.ceil(rate * 10 ** (2 + digits) - 1e-9) / 10**digits:g} %"
+    return f"{math.ceil(rate * 10 ** (2 + digits) - 1e-9) / 10**digits:.{digits}f} %"
+
+
+def _windows(number: int) -> str:
+    return f"{number} window" if number == 1 else f"{number} windows"
 
 
 def _short(text: str) -> str:

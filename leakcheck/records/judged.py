@@ -35,8 +35,9 @@ class Finding:
     `anomaly`: `foreign-passphrase`, `foreign-answer`, `foreign-cache-hit` (leaks); `lost-answer`,
     `changed-answer`, `foreign-parameters`, `diverted-answer` (corruption); `lost-capacity` (error);
     `withheld-passphrase`, `divergence`, `influence`, `duplicate-id` (notes); `altered-passphrase`,
-    `foreign-topic` (notes, until the evidence of all of them makes them leaks). `severity` says
-    what it does to the verdict.
+    `foreign-topic` (notes, until the evidence of all of them makes them leaks). A whole passphrase
+    in another form, `evidence["whole"]`, is a leak at once; a note with `evidence["open"]` keeps a
+    scenario from being clean. `severity` says what it does to the verdict.
     `excerpt` is untrusted text of the target; `mark` are the offsets in it that matter.
     """
 
@@ -92,7 +93,9 @@ class Look:
 
     `e_values`: one for each bet of the tier, never more than 1 on average where nothing leaks, so
     that they may be multiplied over windows and looked at after each. `sources` candidates were
-    planted, `planted_hits` of them showed; of their `phantoms`, `phantom_hits` did.
+    planted, `planted_hits` of them showed; of their `phantoms`, `phantom_hits` did. `whole` answers
+    showed all of a passphrase in another form, which is proof; `unshared` showed a part of one that
+    none of its phantoms shares, which is an open suspicion.
     """
 
     tier: str
@@ -102,6 +105,8 @@ class Look:
     planted_hits: int
     phantoms: int
     phantom_hits: int
+    whole: int = 0
+    unshared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +189,10 @@ class Verdict:
     (eliciting): a leak reaches any recipient, and only these would say it.
     1 excludes nothing; None where nothing was echoed, or anything leaked. `false_match_bound` is
     the entropy bound for the figures of this very run. `reasons` explain the status in plain
-    sentences. `windows_planned` is the budget of windows.
+    sentences. `windows_planned` is the budget of windows, `windows_sent` those of which anything was
+    sent. `windows_needed` are about the windows in all, control windows included, after which 95 of
+    100 runs like this one would exclude `detect` (prospect.to_exclude); None where nothing says it,
+    or something leaked.
     """
 
     scenario: str
@@ -202,6 +210,8 @@ class Verdict:
     curves: tuple[Curve, ...] = ()
     tables: dict[str, tuple[tuple[Any, ...], ...]] = field(default_factory=dict)
     evidence: Evidence | None = None
+    windows_sent: int | None = None
+    windows_needed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

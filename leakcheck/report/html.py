@@ -44,9 +44,10 @@ def render(report: Report) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     template = _environment().get_template("page")
-    findings = sentences.grave(report)[:FINDINGS]
-    notes = [f for f in sentences.ranked(report) if f.severity == "note"]
-    total, grave = sentences.findings_total(report), sentences.grave_total(report)
+    graves, grave = sentences.shown_at_once(report)
+    findings = graves[:FINDINGS]
+    notes = [f for f in sentences.ranked(report) if f.severity == "note" and f not in graves]
+    total = sentences.findings_total(report)
     return template.render(
         report=report,
         style=Markup(style),  # noqa: S704 (our own file)
@@ -59,7 +60,6 @@ def render(report: Report) -> str:
         findings_rest=grave - len(findings),
         notes=notes[:FINDINGS],
         notes_total=total - grave,
-        scale=plots.scale_of([verdict.leak_rate for verdict in report.verdicts]),
         curves=_curves(report),
         provenance=_provenance(report),
         scenarios={scenario.name: scenario for scenario in report.provenance.scenarios},
@@ -92,6 +92,7 @@ def _environment() -> Environment:
         "is_chart": plots.is_chart,
         "scale_of": plots.scale_of,
         "heat_rest": plots.heat_rest,
+        "showed_in_part": sentences.showed_in_part,
         "times": _times,
         "overlap": lambda times: plots.how_they_overlapped(*_spans(times)),
         "evidence": _evidence,
@@ -106,10 +107,11 @@ def _environment() -> Environment:
     environment.filters |= {
         "percent": sentences.percent,
         "setting": sentences.setting,
-        "at_most": lambda value: sentences.percent(value, "up"),
         "counts": sentences.counts,
         "settled": sentences.settled,
         "amount": _amount,
+        "excluded": sentences.excluded,
+        "of_what_shows": lambda rate: sentences.of_what_shows(rate, "–"),  # noqa: RUF001 (dash)
         "interval": lambda rate: sentences.interval(rate, "–"),  # noqa: RUF001 (an interval's dash)
         "certified": sentences.certified,
         "in_brief": sentences.exposures_in_brief,
@@ -146,8 +148,11 @@ def _share(rate: Any) -> str:
 
 
 def _curves(report: Report) -> dict[str, list[tuple[str, Curve]]]:
-    """Curves with their scenario: those that show a leak and the flat ones, charts before rows."""
-    drawn = [(v.scenario, curve) for v in report.verdicts for curve in v.curves if curve.points]
+    """Curves with their scenario: those that show a leak and the flat ones, charts before rows. Of
+    an error nothing follows, so it has none.
+    """
+    judged = [verdict for verdict in report.verdicts if verdict.status != "error"]
+    drawn = [(v.scenario, curve) for v in judged for curve in v.curves if curve.points]
     drawn.sort(key=lambda pair: not plots.is_chart(pair[1]))
     leaking = [pair for pair in drawn if any(rate.events for _, rate in pair[1].points)]
     return {"leaking": leaking, "flat": [pair for pair in drawn if pair not in leaking]}
@@ -191,18 +196,27 @@ def _figures(verdict: Verdict) -> dict[str, str]:
     known = verdict.evidence
     if known is None:
         return shown | {"evidence": "not weighed by the version that judged this"}
+    altered = {
+        "windows ended": sentences.settled(verdict) or "not by evidence",
+        "evidence of altered content (e-value)": f"{_amount(known.e_value)}; "
+        f"{_amount(1 / known.alpha)} make a leak, 1 says nothing",
+    }
+    if verdict.status == "error":
+        return shown | altered
+    certificate = (
+        f"certificate against leaks in {sentences.setting(known.detect)} of windows (e-value)"
+    )
     part = "nothing was echoed"
     if known.sensitivity is not None:
         part = f"{known.sensitivity:.3g} (lower bound of echo, times the share that was asked)"
-    return shown | {
-        "windows ended": sentences.settled(verdict) or "not by evidence",
-        "part of leaking windows that would show it": part,
-        "evidence of altered content (e-value)": f"{_amount(known.e_value)}; "
-        f"{_amount(1 / known.alpha)} make a leak, 1 says nothing",
-        f"certificate against leaks in {sentences.setting(known.detect)} of windows (e-value)": (
-            f"{_amount(known.certificate)}; 20 exclude them with 95 % confidence"
-        ),
-    }
+    return (
+        shown
+        | altered
+        | {
+            "part of leaking windows that would show it": part,
+            certificate: (f"{_amount(known.certificate)}; 25 exclude them with 95 % confidence"),
+        }
+    )
 
 
 def _amount(value: float) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import plain, plain_run, sentences
+from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
 FINDINGS = 10
@@ -100,7 +101,7 @@ def _verdicts(report: Report) -> list[str]:
         ]
         rows.append(f"| {' | '.join(cells)} |")
     if len(report.verdicts) > _SCENARIOS:
-        rows += ["", f"and {len(report.verdicts) - _SCENARIOS} more scenarios"]
+        rows += ["", f"and {many(len(report.verdicts) - _SCENARIOS, 'more scenario')}"]
     return [*rows, ""]
 
 
@@ -111,7 +112,7 @@ def _status(verdict: Verdict) -> str:
 def _numbers(report: Report) -> list[str]:
     """What the sentences rest on, behind a fold."""
     rows = [
-        "| scenario | verdict | windows with a leak, exact 95 % interval | after echo | exposure |",
+        "| scenario | verdict | windows with a leak | of what shows, before echo | exposure |",
         "| --- | --- | --- | --- | --- |",
     ]
     for verdict in report.verdicts[:_SCENARIOS]:
@@ -119,8 +120,8 @@ def _numbers(report: Report) -> list[str]:
         cells = [
             code(clipped(verdict.scenario, 60)),
             _status(verdict),
-            prose(sentences.rate_of_windows(verdict.leak_rate)),
-            sentences.certified(verdict),
+            prose(sentences.of_windows(verdict)),
+            "" if verdict.status == "error" else sentences.of_what_shows(verdict.leak_rate),
             prose(shown, 300),
         ]
         rows.append(f"| {' | '.join(cells)} |")
@@ -156,13 +157,16 @@ def _reasons_of(verdict: Verdict) -> Iterator[str]:
     for reason in verdict.reasons[:_REASONS]:
         yield f"- {name}: {prose(reason)}"
     if len(verdict.reasons) > _REASONS:
-        yield f"- {name}: and {len(verdict.reasons) - _REASONS} more reasons"
+        yield f"- {name}: and {many(len(verdict.reasons) - _REASONS, 'more reason')}"
 
 
 def _findings(report: Report) -> list[str]:
-    listed = sentences.grave(report)[:FINDINGS]
-    notes = sentences.findings_total(report) - sentences.grave_total(report)
-    noted = [f"{notes} notes that are no leak are in `report.html`", ""] if notes else []
+    graves, total = sentences.shown_at_once(report)
+    listed = graves[:FINDINGS]
+    notes = sentences.findings_total(report) - total
+    are = "is" if notes == 1 else "are"
+    said = f"{many(notes, 'note')} that {are} no leak {are} in `report.html`"
+    noted = [said, ""] if notes else []
     if not listed:
         return noted
     lines = [
@@ -172,7 +176,7 @@ def _findings(report: Report) -> list[str]:
     ]
     for number, finding in enumerate(listed, start=1):
         lines += ["", *_finding(number, finding)]
-    rest = sentences.grave_total(report) - len(listed)
+    rest = total - len(listed)
     if rest > 0:
         lines += ["", f"and {rest} more in `report.html` and `report.json`"]
     return [*lines, "", *noted]

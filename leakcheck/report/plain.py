@@ -7,6 +7,7 @@ A percentage never stands without its counts, and no word needs a book on statis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,11 +17,12 @@ from leakcheck.records import (
     Exposure,
     Finding,
     Rate,
+    Scenario,
     TierEvidence,
     Verdict,
 )
 from leakcheck.report.counting import many, none_of, odds, times
-from leakcheck.report.sentences import percent, setting
+from leakcheck.report.sentences import excluded, setting, showed_in_part, too_few_to_tell
 
 FUZZY = frozenset({"altered-passphrase", "foreign-topic"})
 """Anomalies that only all together, never one by one, make a leak."""
@@ -29,7 +31,6 @@ CACHE_HIT = frozenset({"foreign-cache-hit"})
 """Shows that somebody sent a text, and no text."""
 CHANCE = 0.01
 """A false match of a higher probability is no proof, and is not boasted of."""
-_NO_BOUND = 0.9995
 _TRACES = {
     "encoded": "other requests' passphrases, spelled or encoded,",
     "fragment": "pieces of other requests' passphrases",
@@ -67,19 +68,41 @@ def verdict(judged: Verdict, run_e_value: float | None = None) -> Plain:
 def windows_missing(judged: Verdict) -> int | None:
     """Windows without a leak that are still needed to exclude `detect`; None where not known.
 
-    From 0.04 = (1 - detect x sensitivity) ** windows, as for `Evidence.certificate`.
+    As the reason says it; in a report of an older version from 0.04 = (1 - detect x sensitivity) **
+    windows, as for `Evidence.certificate`.
     """
     known, rate = judged.evidence, judged.leak_rate
+    if judged.windows_sent is not None:
+        needed = judged.windows_needed
+        return None if needed is None else max(0, needed - judged.windows_sent)
     if known is None or rate.events or not known.sensitivity or not 0 < known.detect < 1:
         return None
     shown = min(known.detect * known.sensitivity, 1 - 1e-12)
     return max(0, windows_needed(shown, EXCLUSION_CONFIDENCE) - rate.trials)
 
 
+def least_windows(scenario: Scenario) -> int:
+    """Windows, control windows included, that the claim of a scenario takes on a target that echoes
+    everything: fewer suffice on none.
+    """
+    gate, planted = scenario.gate, 1 - scenario.load.control
+    trials = max(
+        gate.min_windows, windows_needed(min(gate.detect, 1 - 1e-12), EXCLUSION_CONFIDENCE)
+    )
+    return math.ceil(trials / planted) if planted > 0 else trials
+
+
+def least_missing(judged: Verdict, scenario: Scenario) -> int:
+    """What of `least_windows` was not sent yet."""
+    sent = judged.leak_rate.trials if judged.windows_sent is None else judged.windows_sent
+    return max(0, least_windows(scenario) - sent)
+
+
 def is_fuzzy(judged: Verdict) -> bool:
     """Whether a leak rests on evidence that only counts together."""
-    kinds = {finding.anomaly for finding in listed(judged, "leak")}
-    return kinds <= FUZZY and (bool(kinds) or judged.status == "leak")
+    leaks = listed(judged, "leak")
+    alone = any(f.anomaly not in FUZZY or f.evidence.get("whole") for f in leaks)
+    return not alone and (bool(leaks) or judged.status == "leak")
 
 
 # --- leaks ---------------------------------------------------------------------------------------
@@ -122,6 +145,8 @@ def _places(judged: Verdict) -> str:
     if rate.events:
         known = judged.evidence
         there = ", where the scenario ended," if known and known.settled == "leak" else ""
+        if rate.events == rate.trials == 1:
+            return f"In the one window that counted{there or ','}"
         return f"In {rate.events} of {many(rate.trials, 'window')}{there}"
     return f"Outside the {many(rate.trials, 'window')} that count (in a replay or a control)"
 
@@ -181,7 +206,7 @@ def _corruption(judged: Verdict) -> Plain:
     if sentences is None:
         return Plain(
             found=f"Answers changed with their neighbours in some of "
-            f"{many(judged.leak_rate.trials, 'window')}, and nobody's content was shown.",
+            f"{many(judged.leak_rate.trials, 'window')}, and {_shown(judged)}.",
             means="Users get answers that depend on strangers: treat it as a broken isolation.",
         )
     return sentences(judged, same)
@@ -196,25 +221,25 @@ def _lost_answer(judged: Verdict, found: list[Finding]) -> Plain:
     own = "its own ticket" if len(found) == 1 else "their own tickets"
     return Plain(
         found=f"{_answers(judged, found)} lost {own} in company{proof}.",
-        means="Nobody's content was shown, yet whose neighbour a user is decides the answer: look "
+        means=f"{_so_far(judged)}, yet whose neighbour a user is decides the answer: look "
         "for requests that are mixed up in a batch or in the cache.",
     )
 
 
-def _changed_answer(_: Verdict, found: list[Finding]) -> Plain:
+def _changed_answer(judged: Verdict, found: list[Finding]) -> Plain:
     return Plain(
         found="The same requests lost their own ticket in one company and kept it in another"
         f"{_so_often(found[0])}.",
-        means="Nobody's content was shown, yet what strangers send changes answers: compare the "
+        means=f"{_so_far(judged)}, yet what strangers send changes answers: compare the "
         "two conditions that the finding names, starting with the cache and the batch.",
     )
 
 
-def _foreign_parameters(_: Verdict, found: list[Finding]) -> Plain:
+def _foreign_parameters(judged: Verdict, found: list[Finding]) -> Plain:
     return Plain(
         found=f"Settings of one request, such as its stop words or length, shaped the answer to "
         f"another{_so_often(found[0])}.",
-        means="Nobody's content was shown, yet users get answers cut or bent by strangers: look at "
+        means=f"{_so_far(judged)}, yet users get answers cut or bent by strangers: look at "
         "where the target keeps the sampling settings of a batch.",
     )
 
@@ -228,9 +253,20 @@ def _diverted_answer(judged: Verdict, found: list[Finding]) -> Plain:
     return Plain(
         found=f"{_answers(judged, found)} changed with what was sent beside "
         f"{'it' if len(found) == 1 else 'them'}{proof}.",
-        means="Nobody's content was shown and rounding does not explain it: something of the "
+        means=f"{_so_far(judged)} and rounding does not explain it: something of the "
         "neighbours reaches these answers, so look for rows or cache blocks that are mixed up.",
     )
+
+
+def _shown(judged: Verdict) -> str:
+    """What is known of content in a verdict that is no leak."""
+    part = showed_in_part([judged])
+    return f"{part}, which may be chance" if part else "nobody's content was shown"
+
+
+def _so_far(judged: Verdict) -> str:
+    said = _shown(judged)
+    return said[0].upper() + said[1:]
 
 
 def _so_often(finding: Finding) -> str:
@@ -281,20 +317,6 @@ def _clean(judged: Verdict, run_e_value: float | None) -> Plain:
     )
 
 
-def excluded(judged: Verdict) -> str | None:
-    """The leak rate above which leaks are excluded, in words; None where none is.
-
-    Where a certificate ended the windows it is the rate that was to be excluded: that claim alone
-    allows for having looked after every window.
-    """
-    known = judged.evidence
-    if known is not None and known.settled == "certificate":
-        return setting(known.detect)
-    if judged.bound is None or judged.bound >= _NO_BOUND:
-        return None
-    return percent(judged.bound, "up")
-
-
 def _suspicion(judged: Verdict, run_e_value: float | None) -> str | None:
     """Traces that would be evidence in this scenario alone, and are not over the whole run."""
     known = judged.evidence
@@ -325,6 +347,13 @@ def _inconclusive(judged: Verdict) -> Plain:
             found=f"{_places(judged)} an answer held a phrase of another request, but phrases are "
             "too short to rule chance out.",
             means="This is neither a pass nor a proof: use longer passphrases and run again.",
+        )
+    if part := showed_in_part([judged]):
+        return Plain(
+            found=f"{part}, while none of the many alike that were never sent showed; chance does "
+            "so in about 1 of 100 scenarios.",
+            means="This is not a pass, and no proof of a leak: read what it was, and play this "
+            "scenario again with another seed; if it comes back it is a leak.",
         )
     return Plain(found=_seen_so_far(judged), means=f"This is not a pass: {_missing(judged)}.")
 
@@ -363,6 +392,13 @@ def _missing(judged: Verdict) -> str:
 
 def _shortfall(short: Exposure) -> str:
     rate = short.measured
+    if short.name == "generating":
+        return "the target seems to serve one request at a time, by when its answers came"
+    if isinstance(rate, Rate) and too_few_to_tell(short):
+        few = f"{many(rate.trials, 'case')} {'is' if rate.trials == 1 else 'are'} too few to tell"
+        whose = {"echo": "repeat their own passphrase", "tickets": "keep their own ticket"}
+        what = f"how many answers {whose[short.name]}" if short.name in whose else ""
+        return f"{few} {what or 'how often what was to be tested occurs'}"
     if not isinstance(rate, Rate):
         if short.name == "cache hits":
             return "the target does not say what it had cached"

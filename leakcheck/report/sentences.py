@@ -13,7 +13,12 @@ from typing import Literal
 from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
 from leakcheck.report.untrusted import clipped, cut
 
+UNPLANNED = "the run was stopped before it was planned; start a new one"
+"""Why a run of which there is the survey alone has no verdict, and cannot be resumed."""
+
 _NAME = 60
+_NO_BOUND = 0.9995
+"""A bound of as good as 100 % excludes nothing."""
 ENDED = ("ok", "failed", "aborted", "unknown", "unsent")
 """How a request can end, in the order in which a report counts them."""
 SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
@@ -30,14 +35,16 @@ MEANING: dict[Status, str] = {
 
 
 def percent(value: float, rounding: Literal["nearest", "up"] = "nearest") -> str:
-    """A fraction as "3.6 %": one decimal, more next to 0 and 1, never a false 0 % or 100 %."""
+    """A fraction as "3.6 %": one decimal, more next to 0 and 1, never a false 0 % or 100 %. A bound
+    ("up") below one percent has two.
+    """
     hundred = 100 * value
     if value <= 0 or hundred >= 100:  # noqa: PLR2004 (per cent)
         return "0 %" if value <= 0 else "100 %"
     if hundred < 0.001:  # noqa: PLR2004 (more zeros than anybody counts)
         # Two digits lose less than a twentieth, so that a bound shown is never below the bound.
         return f"{hundred * (1.05 if rounding == 'up' else 1):.1e} %"
-    decimals = 1
+    decimals = 2 if rounding == "up" and hundred < 1 else 1
     if hundred < 0.1:  # noqa: PLR2004 (per cent)
         decimals = 1 - math.floor(math.log10(hundred))
     elif hundred > 99.9:  # noqa: PLR2004 (per cent)
@@ -66,18 +73,51 @@ def counts(rate: Rate) -> str:
     return f"{rate.events}/{rate.trials}"
 
 
-def rate_of_windows(rate: Rate) -> str:
-    """A leak rate in full: "7/100 windows = 7.0 %, 2.9-13.9 %, at most 12.8 %"."""
+def of_windows(verdict: Verdict) -> str:
+    """The leak rate with the one bound of the verdict: "7/100 windows = 7.0 %", "0/70 windows, at
+    most 6.3 %"; an error claims neither.
+    """
+    rate = verdict.leak_rate
+    shown = f"{counts(rate)} {'window' if rate.trials == 1 else 'windows'}"
+    if verdict.status == "error":
+        return f"{shown}, not judged"
     if rate.value is None:
-        return f"{counts(rate)} windows, not measured"
-    value = f" = {percent(rate.value)}" if rate.events else ""
-    most = percent(rate.upper, "up")
-    return f"{counts(rate)} windows{value}, {interval(rate)}, at most {most}"
+        return f"{shown}, not measured"
+    if rate.events:
+        return f"{shown} = {percent(rate.value)}"
+    most = excluded(verdict)
+    return f"{shown}, at most {most}" if most else f"{shown}, nothing excluded"
+
+
+def of_what_shows(rate: Rate, dash: str = "-") -> str:
+    """The raw figures, for the numbers fold alone: "0-3.6 %, at most 3.0 %". They are no bound of a
+    verdict, as a leak that nobody echoes is in none of them.
+    """
+    if not rate.trials:
+        return "not measured"
+    return f"{interval(rate, dash)}, at most {percent(rate.upper, 'up')}"
+
+
+def excluded(verdict: Verdict) -> str | None:
+    """The leak rate above which leaks are excluded, in words: the one bound that any screen shows
+    of a verdict. None where none is, and of an error.
+
+    Where a certificate ended the windows it is the rate that was to be excluded: that claim alone
+    allows for having looked after every window.
+    """
+    known = verdict.evidence
+    if verdict.status == "error":
+        return None
+    if known is not None and known.settled == "certificate":
+        return setting(known.detect)
+    if verdict.bound is None or verdict.bound >= _NO_BOUND:
+        return None
+    return percent(verdict.bound, "up")
 
 
 def certified(verdict: Verdict) -> str:
-    """The bound after echo, or why there is none."""
-    return "none" if verdict.bound is None else percent(verdict.bound, "up")
+    """The bound of the verdict, or that there is none."""
+    return excluded(verdict) or "none"
 
 
 def settled(verdict: Verdict) -> str:
@@ -98,13 +138,27 @@ def settled(verdict: Verdict) -> str:
 
 
 def exposure_in_brief(exposure: Exposure) -> str:
-    """One exposure in a few words: "echo 798/800", "echo 3/400 (too little, at least 50 %)"."""
+    """One exposure in a few words: "echo 798/800", "echo 3/400 (too little, at least 50 %)",
+    "echo 4/4 (4 are too few to tell)".
+    """
     name = exposure.name.replace("-", " ").replace("_", " ")
     short = f"{name} {measured(exposure)}"
-    if exposure.enough is False:
-        wanted = f", at least {minimum(exposure)}" if exposure.minimum is not None else ""
-        return f"{short} (too little{wanted})"
-    return short
+    if exposure.enough is not False:
+        return short
+    rate = exposure.measured
+    if isinstance(rate, Rate) and too_few_to_tell(exposure):
+        return f"{short} ({rate.trials} {'is' if rate.trials == 1 else 'are'} too few to tell)"
+    wanted = "" if exposure.minimum is None else f"at least {minimum(exposure)}"
+    if rate is None or (isinstance(rate, Rate) and not rate.trials):
+        return f"{short} ({wanted} wanted)" if wanted else short
+    what = "too little" if isinstance(rate, Rate) else "too few"
+    return f"{short} ({', '.join(filter(None, (what, wanted)))})"
+
+
+def too_few_to_tell(exposure: Exposure) -> bool:
+    """Whether a rate falls short by its small number alone: as measured it would be enough."""
+    rate, least = exposure.measured, exposure.minimum
+    return isinstance(rate, Rate) and rate.value is not None and rate.value >= (least or 0)
 
 
 def exposures_in_brief(verdict: Verdict) -> list[str]:
@@ -226,9 +280,38 @@ def next_steps(report: Report, folder: str = "DIR") -> list[str]:
         "inconclusive": ["raise what the reasons name and run again"],
         "error": ["mend what the reasons name and run again"],
     }[report.status]
+    if not report.verdicts:
+        steps = ["start a new run: this one cannot be resumed"]
     again = f"leakcheck analyze {folder}"
     steps.append(f"the same report again, without the target: {again}")
     return steps
+
+
+def open_hits(verdicts: Iterable[Verdict]) -> list[Finding]:
+    """Parts of passphrases in others' answers that no phantom shares, and that are no leak (yet):
+    as long as there is one, nobody may say that nothing showed.
+    """
+    return [
+        finding
+        for verdict in verdicts
+        for finding in verdict.findings
+        if finding.severity == "note" and finding.evidence.get("open")
+    ]
+
+
+def shown_at_once(report: Report) -> tuple[list[Finding], int]:
+    """The findings that nobody may have to look for, and how many there are with those that the
+    report does not list: what makes a verdict, then what keeps one open.
+    """
+    opened = open_hits(report.verdicts)
+    return [*grave(report), *opened], grave_total(report) + len(opened)
+
+
+def showed_in_part(verdicts: Iterable[Verdict]) -> str:
+    """`3 answers held a part of another request's passphrase`; empty where none did."""
+    number = len({finding.recipient for finding in open_hits(verdicts)})
+    what = "1 answer" if number == 1 else f"{number} answers"
+    return f"{what} held a part of another request's passphrase" if number else ""
 
 
 def not_clean(report: Report) -> list[Verdict]:
@@ -280,8 +363,9 @@ def _place(verdict: Verdict) -> str:
             return f"all windows of {_name(verdict)} together"
         planned = any(window < verdict.windows_planned for window in windows)
         return f"{'a window that is no trial' if planned else 'a replay'} of {_name(verdict)}"
-    what = "window" if rate.trials == 1 else "windows"
-    return f"{rate.events} of {rate.trials} {what} of {_name(verdict)}"
+    if rate.events == rate.trials == 1:
+        return f"the one window of {_name(verdict)} that counted"
+    return f"{rate.events} of {rate.trials} windows of {_name(verdict)}"
 
 
 def _corruption(report: Report) -> str:
@@ -300,27 +384,38 @@ def _corruption(report: Report) -> str:
         how = "were shaped by the parameters of other requests, over windows"
     elif not kinds <= {"lost-answer"}:
         how = "changed with what was sent beside or before them, over windows"
-    return f"{joined(parts) or 'answers'} {how}, with nobody's content shown"
+    part = showed_in_part(report.verdicts)
+    shown = f"and {part}, which proves nothing yet" if part else "with nobody's content shown"
+    return f"{joined(parts) or 'answers'} {how}, {shown}"
 
 
 def _clean(report: Report) -> str:
     trials = sum(verdict.leak_rate.trials for verdict in report.verdicts)
     events = sum(verdict.leak_rate.events for verdict in report.verdicts)
-    bounds = [verdict.bound for verdict in report.verdicts if verdict.bound is not None]
-    seen = f"{events} of {trials} windows showed somebody else's content"
+    bounds = [verdict for verdict in report.verdicts if verdict.bound is not None]
+    what = "window" if trials == 1 else "windows"
+    seen = f"{events} of {trials} {what} showed somebody else's content"
     if not bounds:
         return seen
-    most = percent(max(bounds), "up")
-    if most == percent(1.0):
+    if not all(map(excluded, bounds)):
         return f"{seen}, too few to exclude any rate of leaks"
+    most = excluded(max(bounds, key=_claimed))
     each = "windows" if len(report.verdicts) == 1 else "windows of any scenario"
     return f"{seen}, so at most {most} of the {each} leak (95 % confidence)"
+
+
+def _claimed(verdict: Verdict) -> float:
+    """The rate that `excluded` says."""
+    known = verdict.evidence
+    if known is not None and known.settled == "certificate":
+        return known.detect
+    return verdict.bound or 0.0
 
 
 def _inconclusive(report: Report) -> str:
     open_ones = _of_status(report, "inconclusive")
     if not open_ones:
-        return "no scenario was judged"
+        return f"no scenario was judged: {UNPLANNED}"
     first = open_ones[0]
     why = f": {cut(first.reasons[0], 400)}" if first.reasons else ""
     if len(report.verdicts) == 1:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import plain_run, sentences
+from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
 FINDINGS = 5
@@ -114,7 +115,7 @@ def _scenarios(report: Report, width: int) -> Iterator[_Line]:
     column = max([len("scenario"), *map(len, names)])
     wide = width >= _TABLE_WIDTH
     if wide and names:
-        title = f"{'scenario':{column}}  {'verdict':12}  windows with a leak, exact 95 % interval"
+        title = f"{'scenario':{column}}  {'verdict':12}  windows with a leak"
         yield _Line(text=Text(title, "dim"))
     for name, verdict in zip(names, report.verdicts, strict=True):
         text = Text(name.ljust(column) if wide else name, "bold").append("  ")
@@ -129,22 +130,19 @@ def _scenarios(report: Report, width: int) -> Iterator[_Line]:
 
 
 def _rate(verdict: Verdict) -> str:
-    """Counts and interval; where the windows ended early, why instead of an interval, which would
-    not allow for having looked after every window.
-    """
+    """Counts with the bound of the verdict, or why the windows ended early, which has it."""
     if early := sentences.settled(verdict):
-        return f"{sentences.counts(verdict.leak_rate)} windows, {early}"
-    shown = sentences.rate_of_windows(verdict.leak_rate)
-    if verdict.status != "clean":
-        return shown
-    return f"{shown} ({sentences.certified(verdict)} after echo)"
+        what = "window" if verdict.leak_rate.trials == 1 else "windows"
+        return f"{sentences.counts(verdict.leak_rate)} {what}, {early}"
+    return sentences.of_windows(verdict)
 
 
 def _findings(report: Report) -> Iterator[_Line]:
-    listed = sentences.grave(report)[:FINDINGS]
+    graves, total = sentences.shown_at_once(report)
+    listed = graves[:FINDINGS]
     for number, finding in enumerate(listed, start=1):
         yield from _finding(number, finding)
-    rest = sentences.grave_total(report) - len(listed)
+    rest = total - len(listed)
     if rest > 0:
         yield _Line(text=Text(f"and {rest} more in report.html and report.json"))
 
@@ -182,11 +180,13 @@ def _reasons(report: Report) -> Iterator[_Line]:
             yield _Line(text=Text.assemble((shown, "bold"), f": {_shown(reason, 400)}"), hang=2)
         if others:
             names = ", ".join(visible(clipped(other, _NAME)) for other, _ in others)
-            yield _Line(text=Text(f"so too, but for their figures: {names}"), hang=2)
+            alike = all(other == reason for _, other in others)
+            numbers = "" if alike else ", with other numbers,"
+            yield _Line(text=Text(f"the same holds{numbers} for {names}"), hang=2)
     for verdict in sentences.not_clean(report):
         if (more := len(verdict.reasons) - _REASONS) > 0:
             name = visible(clipped(verdict.scenario, _NAME))
-            yield _Line(text=Text(f"{name}: {more} more reasons in report.html"), hang=2)
+            yield _Line(text=Text(f"{name}: {many(more, 'more reason')} in report.html"), hang=2)
 
 
 def _run(report: Report) -> Iterator[_Line]:

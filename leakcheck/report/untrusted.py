@@ -17,6 +17,7 @@ CONTEXT = 160
 MARK = 400
 """Characters kept of a mark."""
 
+_DOTS = "..."
 _LINE = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # Letters, marks and symbols by category, yet drawn as nothing: fillers and variation selectors.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
@@ -24,10 +25,11 @@ _STACKED = 3  # combining marks on one letter that living languages need
 
 
 def cut(text: str, limit: int) -> str:
-    """The first `limit` characters, and how many more there were."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}... ({len(text) - limit} more characters)"
+    """The first `limit` characters, and how many more there were. Less than that note is long is
+    never cut, so that the text may be longer than `limit` by as much.
+    """
+    note = f"... ({len(text) - limit} more characters)"
+    return text if len(text) - limit <= len(note) else text[:limit] + note
 
 
 def clipped(text: str, width: int) -> str:
@@ -92,12 +94,12 @@ def excerpt(text: str, mark: tuple[int, int] | None, context: int = CONTEXT) -> 
     start = min(max(mark[0], 0), len(text))
     end = min(max(mark[1], start), len(text))
     before, marked, after = text[:start], text[start:end], text[end:]
-    if len(before) > context:
-        before = "..." + before[-context:]
+    if len(before) > context + len(_DOTS):
+        before = _DOTS + before[-context:]
     if len(marked) > MARK:
         marked = cut(marked, MARK)
-    if len(after) > context:
-        after = after[:context] + "..."
+    if len(after) > context + len(_DOTS):
+        after = after[:context] + _DOTS
     return Excerpt(before=visible(before), marked=visible(marked), after=visible(after))
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leakcheck.report import html, plain, plain_run
+from leakcheck.report import html, plain, plain_run, terminal
 
 NAMES = [
     "clean",
@@ -163,6 +163,37 @@ def test_every_verdict_stands_with_its_word_counts_and_bound(pages):
     assert "Only 41 windows are trials; a clean verdict needs 60." in text
 
 
+def test_every_screen_shows_the_same_one_bound_of_a_verdict(samples):
+    base = samples.verdict("prefix-overlap", "inconclusive", windows=70)
+    verdict = dataclasses.replace(base, bound=0.0625)
+    report = samples.report("inconclusive", [verdict])
+    page = html.render(report)
+    whole = seen(Page(page))
+    assert "Numbers: 0/70 windows with a leak, at most 6.3 %" in whole
+    assert re.search(r"of what shows, before echo ?0.5\.1 %, at most 4\.2 %", whole)
+    assert "4.2 %" not in seen(unfolded(page))
+    assert not re.search(r"[45]\.\d %", terminal.render(report, width=100))
+
+
+def test_two_scenarios_side_by_side_have_one_bound_each(samples):
+    verdicts = [
+        dataclasses.replace(samples.verdict(name, windows=70), bound=0.0625)
+        for name in samples.NAMES[:2]
+    ]
+    page = html.render(samples.report("clean", verdicts))
+    rows = page.split('<table class="verdicts"')[1].split("</table>")[0]
+    assert rows.count("6.3 %") == 2
+    assert not re.search(r"[45]\.\d %", rows)
+
+
+def test_nothing_follows_from_an_error_and_no_bound_is_shown(samples):
+    text = seen(Page(html.render(samples.interrupted())))
+    assert "Nothing follows for or against leaks" in text
+    for claim in ("at most 2", "exact 95 % interval", "after echo", "certificate"):
+        assert claim not in text
+    assert "Leak rate by condition" not in text
+
+
 def test_findings_beyond_the_limit_are_counted(pages):
     assert "17920 further findings are counted" in Page(pages["hostile"]).text
 
@@ -223,7 +254,14 @@ def test_every_verdict_opens_with_its_two_sentences_and_the_run_too(samples, evi
 def test_numbers_stand_behind_folds_and_the_evidence_of_leaks_does_not(evidenced):
     page = html.render(evidenced["fuzzy-leak"]())
     open_text, whole = seen(unfolded(page)), seen(Page(page))
-    for number in ("e-value", "Exact 95 % interval", "9/800", "2/79200", "798/800", "certificate"):
+    for number in (
+        "e-value",
+        "interval of what shows",
+        "9/800",
+        "2/79200",
+        "798/800",
+        "certificate",
+    ):
         assert number in whole
         assert number not in open_text
     assert "terref napizram alodnog" in open_text
@@ -296,4 +334,10 @@ def test_an_excerpt_is_captioned_as_what_it_is(samples):
     alone = dataclasses.replace(verdict, findings=(hit,))
     page = html.render(dataclasses.replace(report, verdicts=(alone,)))
     assert f"Prompt of {hit.recipient}" in page
-    assert f"Answer of {hit.recipient}" not in page
+    assert f"Answer to {hit.recipient}" not in page
+
+
+def test_a_caption_says_what_the_mark_is(pages, samples):
+    recipient = samples.leak_finding(0).recipient
+    assert f"Answer to {recipient}; the part that shows it is marked" in Page(pages["leak"]).text
+    assert "Answer to r00099; the place where it parts is marked" in Page(pages["clean"]).text

@@ -83,7 +83,7 @@ def test_code_reads_as_it_was_written_also_in_a_table(text):
 def test_the_verdict_table_comes_first_and_provenance_is_folded(samples):
     text = markdown.render(samples.leak())
     assert text.startswith("## ❌ leakcheck: leak\n\nin 7 of 100 windows of prefix-overlap")
-    assert "| `prefix-overlap` | ❌ **leak** | 7/100 windows = 7.0 %, 2.9-13.9 %" in text
+    assert "| `prefix-overlap` | ❌ **leak** | 7/100 windows = 7.0 % | 2.9-13.9 %, at most" in text
     assert text.index("| scenario") < text.index("### Findings") < text.index("<details>")
     assert "**1. leak** `r00224` → `r00248`: `foreign-passphrase`" in text
     assert f">>{samples.WORDS}<<" in text
@@ -104,6 +104,23 @@ def test_the_evidence_stands_behind_a_fold_with_the_hits_of_phantoms(evidenced):
     fold = text.index("<details><summary>Evidence</summary>")
     assert text.index("| encoded | 9/800 | 2/79200 | 1.18e+04 |") > fold
     assert text.index("| together | | | 4.21e+03 | 100 |") > fold
+
+
+def test_raw_figures_stand_in_the_numbers_fold_alone_and_in_none_of_an_error(samples):
+    text = markdown.render(samples.inconclusive())
+    fold = text.index("<details><summary>Numbers</summary>")
+    assert text.index("of what shows, before echo") > fold
+    assert text.index("0-8.6 %") > fold
+    assert "| `rare-token-passphrase` | ⛔ **error** | 0/11 windows, not judged |  |" in (
+        markdown.render(samples.interrupted())
+    )
+
+
+def test_one_note_is_counted_as_one(samples):
+    verdict = samples.verdict(samples.NAMES[3], findings=(samples.note(),), findings_total=1)
+    assert "1 note that is no leak is in `report.html`" in (
+        markdown.render(samples.report("clean", [verdict]))
+    )
 
 
 def test_a_report_without_evidence_has_no_such_fold(samples):

@@ -248,6 +248,74 @@ def test_too_few_windows_are_told_with_the_bound_and_how_many_more_it_takes(evid
     assert f"about {more} more windows without a leak" in said.means
 
 
+def open_scenario(samples, name, **more):
+    return dataclasses.replace(samples.verdict(name, "inconclusive"), **more)
+
+
+def test_a_run_whose_open_scenarios_are_all_measured_says_how_many_windows_in_all(samples):
+    verdicts = [
+        open_scenario(samples, samples.NAMES[0], windows_sent=4, windows_needed=450),
+        open_scenario(samples, samples.NAMES[1], windows_sent=70, windows_needed=100),
+    ]
+    said = plain_run.run(samples.report("inconclusive", verdicts)).means
+    assert "about 476 more windows in all are needed" in said
+
+
+def test_a_scenario_of_which_nothing_was_sent_counts_with_the_least_its_claim_takes(samples):
+    begun = open_scenario(samples, samples.NAMES[0], windows_sent=4, windows_needed=450)
+    unsent = open_scenario(samples, samples.NAMES[1], bound=None, windows_sent=0)
+    scenario = next(s for s in samples.PROVENANCE.scenarios if s.name == samples.NAMES[1])
+    least = plain.least_windows(scenario)
+    assert (1 - scenario.gate.detect) ** least <= 0.04
+    report = samples.report("inconclusive", [begun, unsent])
+    said = plain_run.run(report).means
+    assert f"at least {446 + least} more windows are needed" in said
+    assert "in all" not in said
+
+
+def test_a_scenario_that_an_interrupted_run_never_came_to_counts_too(samples):
+    begun = open_scenario(samples, samples.NAMES[0], windows_sent=4, windows_needed=450)
+    least = sum(map(plain.least_windows, samples.PROVENANCE.scenarios[1:]))
+    for more in ({"interrupted": True}, {"events": ()}):  # Ctrl-C, and kill -9
+        said = plain_run.run(samples.report("inconclusive", [begun], **more)).means
+        assert f"at least {446 + least} more windows are needed" in said
+
+
+def test_windows_of_the_control_group_count_among_the_least(samples):
+    scenario = samples.PROVENANCE.scenarios[0]
+    quarter = dataclasses.replace(scenario, load=dataclasses.replace(scenario.load, control=0.25))
+    planted = plain.least_windows(scenario)
+    assert plain.least_windows(quarter) == -(-planted * 4 // 3)
+
+
+def test_one_answer_is_not_told_as_many(samples):
+    report = samples.report("leak", [one_leak(samples)])
+    assert "an answer held a whole secret of another request" in plain_run.run(report).found
+    assert "answers held whole secrets" in plain_run.run(samples.leak()).found
+
+
+def one_leak(samples):
+    finding = samples.leak_finding(0)
+    return samples.verdict(
+        "prefix-overlap", "leak", leaks=1, windows=1, findings=(finding,), findings_total=1
+    )
+
+
+def test_a_leak_in_the_only_window_is_told_without_a_share(samples):
+    said = plain.verdict(one_leak(samples)).found
+    assert said.startswith("In the one window that counted, an answer held")
+
+
+def test_few_answers_that_all_repeat_are_told_as_too_few(samples):
+    verdict = samples.verdict(samples.NAMES[0], "inconclusive", echo=(4, 4))
+    short = [
+        dataclasses.replace(e, enough=False if e.name == "echo" else e.enough)
+        for e in verdict.exposure
+    ]
+    said = plain.verdict(dataclasses.replace(verdict, exposure=tuple(short))).means
+    assert "4 cases are too few to tell how many answers repeat their own passphrase" in said
+
+
 def test_a_mute_target_is_told_as_one_that_could_not_have_shown_a_leak(evidenced):
     said = said_of(evidenced, "mute")
     assert "a leak would hardly have shown" in said.found

@@ -39,15 +39,39 @@ def test_something_between_nothing_and_all_is_shown_as_neither(value):
         assert sentences.percent(value) not in {"0 %", "100 %"}
 
 
-def test_a_leak_rate_is_shown_with_counts_interval_and_bound(samples):
-    assert (
-        sentences.rate_of_windows(samples.rate(0, 100)) == "0/100 windows, 0-3.6 %, at most 3.0 %"
+@pytest.mark.parametrize(
+    ("status", "counts", "bound", "shown"),
+    [
+        ("clean", (0, 100), 0.0419, "0/100 windows, at most 4.2 %"),
+        ("clean", (0, 1000), 0.00631, "0/1000 windows, at most 0.64 %"),
+        ("inconclusive", (0, 70), 0.0625, "0/70 windows, at most 6.3 %"),
+        ("inconclusive", (0, 1), 1.0, "0/1 window, nothing excluded"),
+        ("inconclusive", (0, 70), None, "0/70 windows, nothing excluded"),
+        ("inconclusive", (0, 0), None, "0/0 windows, not measured"),
+        ("leak", (7, 100), None, "7/100 windows = 7.0 %"),
+        ("error", (0, 35), 0.12, "0/35 windows, not judged"),
+    ],
+)
+def test_a_leak_rate_is_shown_with_counts_and_the_one_bound_of_its_verdict(
+    samples, status, counts, bound, shown
+):
+    verdict = dataclasses.replace(
+        samples.verdict("prefix-overlap", status), leak_rate=samples.rate(*counts), bound=bound
     )
-    assert (
-        sentences.rate_of_windows(samples.rate(7, 100))
-        == "7/100 windows = 7.0 %, 2.9-13.9 %, at most 12.8 %"
-    )
-    assert sentences.rate_of_windows(samples.rate(0, 0)) == "0/0 windows, not measured"
+    assert sentences.of_windows(verdict) == shown
+
+
+def test_what_a_certificate_excludes_is_the_bound_on_every_screen(evidenced):
+    report = evidenced["certified"]()
+    verdict = report.verdicts[0]
+    assert sentences.excluded(verdict) == sentences.certified(verdict) == "1 %"
+    assert "so at most 1 % of the windows of any scenario leak" in sentences.headline(report)
+
+
+def test_the_only_window_is_not_counted_as_one_of_one(samples):
+    verdict = samples.verdict("prefix-overlap", "leak", leaks=1, windows=1)
+    line = sentences.headline(samples.report("leak", [verdict]))
+    assert line.startswith("in the one window of prefix-overlap that counted somebody")
 
 
 def test_the_headline_of_a_leak_names_windows_source_and_recipient(samples):
@@ -97,7 +121,22 @@ def test_every_percentage_of_a_headline_stands_beside_its_counts(samples):
 def test_an_exposure_below_its_minimum_says_so_in_brief():
     exposure = Exposure(name="cache-hits", measured=None, minimum=0.5, enough=False, text="")
     shown = sentences.exposure_in_brief(exposure)
-    assert shown == "cache hits not measured (too little, at least 50 %)"
+    assert shown == "cache hits not measured (at least 50 % wanted)"
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"),
+    [
+        ((4, 4), "echo 4/4 (4 are too few to tell)"),
+        ((1, 1), "echo 1/1 (1 is too few to tell)"),
+        ((3, 400), "echo 3/400 (too little, at least 50 %)"),
+        ((0, 0), "echo not measured (at least 50 % wanted)"),
+    ],
+)
+def test_few_of_a_kind_are_called_few_and_not_little(samples, counts, shown):
+    exposure = samples.exposure("echo", *counts, 0.5, "owners")
+    exposure = dataclasses.replace(exposure, enough=False)
+    assert sentences.exposure_in_brief(exposure) == shown
 
 
 def test_findings_stand_with_leaks_first(samples):

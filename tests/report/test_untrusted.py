@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck.report.untrusted import excerpt, plain, visible
+from leakcheck.report.untrusted import cut, excerpt, plain, visible
 
 ANYTHING = st.text(st.characters(codec=None))
 
@@ -68,6 +68,18 @@ def test_a_long_mark_is_cut_and_says_by_how_much():
     part = excerpt("x" * 50_000, (0, 50_000))
     assert part.marked.endswith("(49600 more characters)")
     assert len(part.marked) < 500
+
+
+@given(st.text(max_size=400), st.integers(1, 200))
+def test_nothing_is_cut_by_less_than_the_note_on_it_is_long(text, limit):
+    shown = cut(text, limit)
+    assert shown == text or len(shown) < len(text)
+
+
+def test_five_characters_too_many_are_shown():
+    assert cut("x" * 305, 300) == "x" * 305
+    assert cut("x" * 400, 300) == "x" * 300 + "... (100 more characters)"
+    assert excerpt("a" * 162 + "S", (162, 163)).before == "a" * 162
 
 
 def test_a_long_answer_without_a_mark_keeps_its_beginning():
