@@ -299,10 +299,8 @@ def _differ(part: History) -> str:
         return f"{text}; none was sent again"
     level = _suspects.level(accused)
     held = sum(_suspects.confirmed(each, replays, level) for each, replays in told)
-    return (
-        f"{text}; {again} of {'it' if wide == 1 else 'them'} {'was' if again == 1 else 'were'} "
-        f"sent again, and {held or 'none'} confirmed by that"
-    )
+    whom = "that was" if wide == 1 else f"{again} of them {'was' if again == 1 else 'were'}"
+    return f"{text}; {whom} sent again, and {held or 'none'} confirmed by that"
 
 
 def _unseen(judged: Verdict) -> str:
