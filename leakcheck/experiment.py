@@ -28,6 +28,7 @@ from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
 from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
+from leakcheck.report import sentences
 from leakcheck.session import Opened, Session, Setup, Watch
 from leakcheck.spending import Caps
 from leakcheck.watching import Watcher
@@ -100,7 +101,7 @@ def resume(folder: Path, watch: Watch) -> Report:
     origin = runfolder.read_provenance(folder)
     plans = runfolder.read_plans(folder)
     if len(plans) == 1:
-        raise UsageError(f"{folder}: {reasons.UNPLANNED}")
+        raise UsageError(f"{folder}: {sentences.UNPLANNED}")
     if _is_finished(folder, plans):
         return judge(folder, watch)
     engine = None if origin.engine is None else tuple(origin.engine["flags"])
@@ -126,7 +127,8 @@ def resume(folder: Path, watch: Watch) -> Report:
 def _is_finished(folder: Path, plans: Sequence[Plan]) -> bool:
     """Whether a run came to its end with nothing left to send."""
     events = runfolder.read_events(folder)
-    if not reasons.finished(events) or reasons.open_end(events) is not None:
+    ends = [each.kind for each in events if each.kind in ("finished", "resumed")]
+    if ends[-1:] != ["finished"] or reasons.open_end(events) is not None:
         return False
     sent, over = runfolder.read_shards(folder), settled.names(events)
     return all(

@@ -66,6 +66,7 @@ KV_USAGE = (
     "sglang_token_usage",
     "llamacpp_kv_cache_usage_ratio",
 )
+_BORN = "process_start_time_seconds"
 _USED_BLOCKS = "leakcheck_engine_blocks_used"
 _OTHER_BLOCKS = ("leakcheck_engine_blocks_free", "leakcheck_engine_blocks_cached")
 _KNOWN = frozenset(
@@ -251,17 +252,39 @@ def look(page: Source) -> Gauges | None:
         return None
 
 
+def counters(page: Source) -> dict[str, float] | None:
+    """Every counter on the page by its name, those of one name summed, and when the process began
+    (`process_start_time_seconds`, the latest). None where the page cannot be read.
+    """
+    found: dict[str, float] = {}
+    try:
+        text = _text(page, _opener(page))
+        for family in text_string_to_metric_families(text or ""):
+            for sample in family.samples:
+                if sample.name == _BORN:
+                    found[_BORN] = max(found.get(_BORN, 0.0), float(sample.value))
+                elif family.type == "counter" and sample.name.endswith("_total"):
+                    found[sample.name] = found.get(sample.name, 0.0) + float(sample.value)
+    except (OSError, ValueError):
+        return None
+    return None if text is None else found
+
+
 def _ask(page: Source, opener: urllib.request.OpenerDirector) -> Gauges | None:
+    text = _text(page, opener)
+    return None if text is None else read(text, time.monotonic_ns())
+
+
+def _text(page: Source, opener: urllib.request.OpenerDirector) -> str | None:
     agent = {"User-Agent": f"leakcheck/{__version__}", "Accept": "text/plain"}
     request = urllib.request.Request(page.url, headers=agent | page.headers)  # noqa: S310 - `source` lets only http and https through
     try:
         with opener.open(request, timeout=_PATIENCE_S) as reply:
             if reply.status != _OK:
                 return None
-            text = reply.read(_PAGE_BYTES).decode("utf-8", "replace")
+            return str(reply.read(_PAGE_BYTES).decode("utf-8", "replace"))
     except (OSError, HTTPException, ValueError):  # refused, cut, late, no HTTP, no certificate
         return None
-    return read(text, time.monotonic_ns())
 
 
 def _opener(page: Source) -> urllib.request.OpenerDirector:

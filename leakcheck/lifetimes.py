@@ -17,9 +17,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from leakcheck import gauges, planning, session, survey
+from leakcheck import gauges, planning, session, signs, survey
 from leakcheck.errors import HarnessError, LeakcheckError, TargetError, UsageError
-from leakcheck.records import Plan, Provenance, Request, RunEvent, Target, TargetFacts
+from leakcheck.records import (
+    Plan,
+    Provenance,
+    Request,
+    RunEvent,
+    Scenario,
+    Target,
+    TargetFacts,
+)
 from leakcheck.redact import one_line
 from leakcheck.session import Session
 
@@ -28,6 +36,9 @@ COMMAND_S = 120.0
 BACK_S = 600.0
 """How long the target may take to answer again after that."""
 _ASK_EVERY_S = 1.0
+SHOW_S = 3.0
+"""How long after the command a sign that the target restarts is waited for."""
+UNSEEN = "the command returned 0; whether the target restarted was not seen"
 
 
 def send(
@@ -78,12 +89,24 @@ def block_size(plan: Plan, lifetimes: int, facts: TargetFacts, *, play_all: bool
     return max(1, windows // lifetimes)
 
 
+def require_windows(scenarios: Sequence[Scenario], lifetimes: int) -> None:
+    """Raise UsageError where a scenario has fewer windows than there are to be lifetimes."""
+    for each in scenarios:
+        if each.load.windows < lifetimes:
+            raise UsageError(
+                f"--lifetimes: {lifetimes} lifetimes need a window each, and {each.name} has "
+                f"{each.load.windows} (load.windows): ask for fewer, or for more --windows"
+            )
+
+
 def restart(live: Session, origin: Provenance, detail: str) -> None:
     """End the present lifetime of the target and wait until the next one answers; note that as
-    `restarted` with this `detail`. Nothing may be in flight. Raises HarnessError.
+    `restarted` with this `detail`, or as `restart-unseen` where nothing showed that the command of
+    a user did it. Nothing may be in flight. Raises HarnessError.
     """
     opened = live.opened
     target = opened.target
+    kind = "restarted"
     live.watch("restart", 0, 1)
     try:
         if opened.engine is not None:
@@ -92,8 +115,13 @@ def restart(live: Session, origin: Provenance, detail: str) -> None:
             ready["flags"] = flags
             target = replace(target, base_url=ready["base_url"])
         elif origin.restart is not None:
-            order(origin.restart)
-            wait_until_back(target)
+            with signs.watched(target, opened.page) as seen:
+                order(origin.restart)
+                seen.wait(SHOW_S)
+                wait_until_back(target)
+                why = seen.seen()
+            kind = "restart-unseen" if why is None else kind
+            detail = f"{detail}: {why or UNSEEN}"
     except LeakcheckError as error:
         raise HarnessError(f"the target could not be restarted: {error}") from None
     live.runner.move(target, live.folder)  # the connections are dead, and the address may be new
@@ -101,7 +129,7 @@ def restart(live: Session, origin: Provenance, detail: str) -> None:
         page = gauges.source(target)
         assert page is not None  # noqa: S101 - an embedded engine is of this machine
         live.sampler.aim(page)
-    session.note(live.folder, "restarted", detail)
+    session.note(live.folder, kind, detail)
     live.watch("restart", 1, 1)
 
 
@@ -121,20 +149,31 @@ def order(command: str, patience_s: float = COMMAND_S) -> None:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"--restart: {command!r} cannot be run ({reason})") from None
-        try:
-            code = process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            raise UsageError(
-                f"--restart: {command!r} did not end within {patience_s:g} s; it is to return "
-                "while the target runs on in the background"
-            ) from None
+        code = _ended(process, command, patience_s)
         if code != 0:
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
             why = f": {one_line(said)}" if said else ""
             raise UsageError(f"--restart: {command!r} ended with exit code {code}{why}")
+
+
+def _ended(process: subprocess.Popen[bytes], command: str, patience_s: float) -> int:
+    """The exit code of a process that leads a group; whatever interrupts the wait kills the group.
+
+    What the process leaves running when it returns is the target, and stays.
+    """
+    try:
+        return process.wait(patience_s)
+    except BaseException as error:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        raise UsageError(
+            f"--restart: {command!r} did not end within {patience_s:g} s; it is to return "
+            "while the target runs on in the background"
+        ) from None
 
 
 def wait_until_back(target: Target, patience_s: float = BACK_S) -> None:

@@ -2,17 +2,22 @@
 
 import http.server
 import json
+import os
 import shlex
+import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, STEP_NS, history
 
-from leakcheck import cli, lifetimes, runfolder, scenario
+from leakcheck import cli, gauges, lifetimes, runfolder, scenario, signs
 from leakcheck import history as histories
 from leakcheck.analyzer import judge
 from leakcheck.analyzer.lifetimes import COLUMNS, TITLE
@@ -90,6 +95,163 @@ def test_a_server_that_the_command_leaves_behind_is_not_waited_for(tmp_path):
 
 
 SLEEP = "import time; time.sleep(25)"
+
+
+WAITS = """
+import os, sys, time
+place, child = sys.argv[1], os.fork()
+if child:
+    open(place + ".part", "w").write(f"{os.getpid()} {child}")
+    os.replace(place + ".part", place)
+time.sleep(60)
+"""
+ORDERS = """
+import signal, sys
+from leakcheck import lifetimes
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    lifetimes.order(sys.argv[1])
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+LEAVES = """
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+open(sys.argv[1], "w").write(str(left.pid))
+"""
+
+
+def eventually(condition, patience_s=60):
+    deadline = time.monotonic() + patience_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def lives(pid):
+    """Whether a process runs; one that has ended and is waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc who lives")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_wait_kills_the_command_and_what_it_started(tmp_path, number):
+    place = tmp_path / "pids"
+    process = subprocess.Popen([sys.executable, "-c", ORDERS, f"{python(WAITS)} {place}"])
+    eventually(place.exists)
+    process.send_signal(number)
+    assert process.wait(30) == 130
+    pids = place.read_text().split()
+    eventually(lambda: not any(map(lives, pids)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc who lives")
+def test_what_a_command_leaves_running_when_it_returns_stays(tmp_path):
+    place = tmp_path / "pid"
+    lifetimes.order(f"{python(LEAVES)} {place}")
+    pid = int(place.read_text())
+    assert lives(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+# --- whether it restarted ------------------------------------------------------------------------
+
+
+def test_a_connection_that_is_refused_in_between_shows_a_restart():
+    port = free_port()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Tiny)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    with signs.watched(Target(base_url=f"http://127.0.0.1:{port}/v1", model="m"), None) as seen:
+        server.shutdown()
+        server.server_close()
+        seen.wait(30)
+        assert seen.seen() == "a connection was refused in between"
+    thread.join()
+
+
+def test_a_target_that_listens_all_the_time_shows_none(hostile):
+    target = Target(base_url=f"http://127.0.0.1:{hostile}/v1", model="m")
+    with signs.watched(target, None) as seen:
+        seen.wait(0.3)
+        assert seen.seen() is None
+
+
+def test_a_target_that_nobody_reached_before_shows_none():
+    target = Target(base_url=f"http://127.0.0.1:{free_port()}/v1", model="m")
+    with signs.watched(target, None) as seen:
+        seen.wait(30)
+        assert seen.seen() is None
+
+
+BORN = "process_start_time_seconds"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sign"),
+    [
+        ({BORN: 5.0, "a_total": 9.0}, {BORN: 6.0, "a_total": 9.0}, f"its {BORN} changed"),
+        ({"a_total": 9.0, "b_total": 1.0}, {"a_total": 3.0, "b_total": 1.0}, "its counter a_total"),
+        ({BORN: 5.0, "a_total": 9.0}, {BORN: 5.0, "a_total": 12.0}, None),
+        ({"a_total": 9.0}, {}, None),
+        (None, {"a_total": 9.0}, None),
+        ({"a_total": 9.0}, None, None),
+    ],
+)
+def test_counters_that_begin_anew_show_a_restart(before, after, sign):
+    said = signs.newer(before, after)
+    assert said is None if sign is None else said.startswith(sign)
+
+
+PAGE = """# TYPE process_start_time_seconds gauge
+process_start_time_seconds {born}
+# TYPE served_total counter
+served_total{{model="a"}} {served}
+served_total{{model="b"}} 1
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running 7
+"""
+
+
+class Metrics(http.server.BaseHTTPRequestHandler):
+    """A page whose figures are of the class."""
+
+    born, served = 1000, 5
+
+    def do_GET(self):
+        body = PAGE.format(born=self.born, served=self.served).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Nothing on the screen."""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "sign"),
+    [("born", 2000, f"its {BORN} changed"), ("served", 2, "its counter served_total fell"),
+     ("served", 9, None)],
+)  # fmt: skip
+def test_the_page_of_metrics_shows_a_restart_behind_a_listener_that_stays(attribute, value, sign):
+    class Kept(Metrics):
+        """Its figures can be changed while it runs."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kept) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        target = Target(base_url=f"{base}/v1", model="m")
+        with signs.watched(target, gauges.Source(url=f"{base}/metrics")) as seen:
+            setattr(Kept, attribute, value)
+            assert seen.seen() == sign
+        server.shutdown()
+        thread.join()
 
 
 # --- until it is back ----------------------------------------------------------------------------
@@ -174,6 +336,36 @@ def test_the_report_says_how_many_lifetimes_a_scenario_saw():
     assert found.text == "windows were sent to 2 lifetimes of the target, restarted in between"
 
 
+def both(*, seen, unseen):
+    events = [RunEvent(kind="restarted", at_ns=step * STEP_NS) for step in seen]
+    events += [RunEvent(kind="restart-unseen", at_ns=step * STEP_NS) for step in unseen]
+    h = history(LINE, events=(*events, *FINISHED)).scenario("tiny")
+    verdict = judge(h, h.plans[0])
+    (found,) = [each for each in verdict.exposure if each.name == "lifetimes"]
+    return verdict, found
+
+
+def test_a_restart_that_was_not_seen_begins_no_lifetime():
+    verdict, found = both(seen=[], unseen=[5])
+    assert TITLE not in verdict.tables
+    assert found.measured == 1.0
+    assert found.text == (
+        "windows were sent to 1 lifetime of the target, by the restarts that were seen; once the "
+        "command returned 0, and whether the target restarted was not seen"
+    )
+
+
+def test_restarts_that_were_seen_and_those_that_were_not_are_told_apart():
+    verdict, found = both(seen=[5], unseen=[10])
+    assert [row[:2] for row in verdict.tables[TITLE][1:]] == [(1, 1), (2, 2)]
+    assert found.measured == 2.0
+    assert found.text == (
+        "windows were sent to 2 lifetimes of the target, restarted in between, by the restarts "
+        "that were seen; once more the command returned 0, and whether the target restarted was "
+        "not seen"
+    )
+
+
 def test_a_lifetime_that_the_scenario_never_saw_is_not_counted():
     (found,) = [each for each in lived(0, 5, 100).exposure if each.name == "lifetimes"]
     assert found.measured == 2.0
@@ -201,6 +393,10 @@ def test_a_resumed_run_has_started_its_embedded_engine_anew(engine, lives):
          "for 3 lifetimes of http://127.0.0.1:9/v1, name the command that restarts it"),
         (["--embedded", "--restart", "true"], "leakcheck restarts the embedded engine itself"),
         (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--restart", " "], "empty"),
+        (["--embedded", "--lifetimes", "9999", "--windows", "4"],
+         "9999 lifetimes need a window each, and abort-storm has 4 (load.windows)"),
+        (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--restart", "x", "--windows", "1"],
+         "2 lifetimes need a window each, and abort-storm has 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_restarted_is_refused(flags, sentence, capsys):
@@ -260,7 +456,13 @@ def test_a_target_of_the_users_is_restarted_by_its_command(tmp_path, hostile, ca
     capsys.readouterr()
     assert log.read_text() == "x"
     events = runfolder.read_events(tmp_path / "runs" / "latest")
-    assert [e.detail for e in events if e.kind == "restarted"] == ["tiny: lifetime 2 of 2"]
+    assert [e.detail for e in events if e.kind == "restart-unseen"] == [
+        "tiny: lifetime 2 of 2: the command returned 0; whether the target restarted was not seen"
+    ]
+    assert not [e for e in events if e.kind == "restarted"]
+    report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text())
+    (found,) = [e for e in report["verdicts"][0]["exposure"] if e["name"] == "lifetimes"]
+    assert found["measured"] == 1.0
 
 
 def test_a_target_that_cannot_be_restarted_ends_the_run_in_one_sentence(tmp_path, hostile, capsys):
@@ -293,6 +495,44 @@ def test_a_resumed_run_goes_on_with_its_lifetimes(tmp_path, hostile, capsys):
     assert log.read_text() == "xx"
     h = histories.read(folder)
     assert (h.requests["outcome"] == "ok").all()
+
+
+def test_a_finished_run_that_is_resumed_needs_no_target_and_says_the_same(
+    tmp_path, hostile_server, capsys
+):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    process, port = hostile_server()
+    base = ["--target", f"http://127.0.0.1:{port}/v1", "--model", "echo"]
+    code = cli.main(["run", str(path), *base, "--out", str(tmp_path / "runs")])
+    process.kill()
+    process.wait()
+    folder = (tmp_path / "runs" / "latest").resolve()
+    files = {name: (folder / name).read_bytes() for name in ("report.json", "events.jsonl")}
+    shards = sorted(folder.glob("observations-w*.jsonl"))
+    assert cli.main(["run", "--resume", str(folder)]) == code
+    capsys.readouterr()
+    assert {name: (folder / name).read_bytes() for name in files} == files
+    assert sorted(folder.glob("observations-w*.jsonl")) == shards
+
+
+def test_a_run_killed_while_it_was_planned_says_so_as_resume_does(tmp_path, hostile, capsys):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    base = ["--target", f"http://127.0.0.1:{hostile}/v1", "--model", "echo"]
+    cli.main(["run", str(path), *base, "--out", str(tmp_path / "runs")])
+    folder = (tmp_path / "runs" / "latest").resolve()
+    _forget_after_window(folder, -1)
+    first = runfolder.read_plans(folder)[0]
+    (folder / "plan.jsonl").unlink()
+    runfolder.write_plans(folder, [first])
+    capsys.readouterr()
+    assert cli.main(["analyze", str(folder)]) == 3
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "the run was stopped before it was planned; start a new one" in screen
+    assert "raise what the reasons name" not in screen
+    assert cli.main(["run", "--resume", str(folder)]) == 2
+    assert "the run was stopped before it was planned; start a new one" in capsys.readouterr().err
 
 
 def _forget_after_window(folder, last):

@@ -16,13 +16,8 @@ from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; never a traceback for a user's mistake."""
-    its = parser()
     try:
-        arguments, rest = its.parse_known_args(argv)
-        if arguments.command in (commands.serve, commands.inspect):
-            arguments.flags = rest  # the engine knows its own flags
-        elif rest:
-            its.error(f"unrecognized arguments: {' '.join(rest)}")
+        arguments = _parsed(argv)
     except UsageError as error:
         _complain(str(error))
         return error.exit_code
@@ -32,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _require_text(sys.argv[1:] if argv is None else argv)
         if arguments.command is commands.run and arguments.resume:
-            _require_nothing_else(arguments, its.parse_args(["run"]))
+            _require_nothing_else(arguments, parser().parse_args(["run"]))
         code = arguments.command(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -57,6 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return EXIT_CODES["error"]
     return code
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    its = parser()
+    arguments, rest = its.parse_known_args(argv)
+    if arguments.command in (commands.serve, commands.inspect):
+        arguments.flags = rest  # the engine knows its own flags
+    elif rest:
+        its.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
 
 
 def _complain(text: str) -> None:
