@@ -25,6 +25,9 @@ from leakcheck.errors import UsageError
 from leakcheck.folding import fold
 from leakcheck.records import Passphrase, Plan, Request, Style
 
+VARIANTS = 13
+"""Places for each character of an answer at which a phrase of its window may be spelled in any form
+of `match.altered`: base64 3 (four alignments of 3/4), leet 2 (fewer letters), the others 1 each."""
 FALSE_MATCH_LIMIT = 1e-7
 """The largest chance of a false match in a run that `require_entropy` lets pass."""
 CHARS_PER_TOKEN = 8
@@ -326,9 +329,8 @@ def false_match_bound(
 def require_entropy(plans: Sequence[Plan], limit: float = FALSE_MATCH_LIMIT) -> float:
     """The bound on a false match (a probability) for all plans of a run, before anything is sent.
 
-    Every answer of the run, of `CHARS_PER_TOKEN` characters for each of its `max_tokens`, is
-    compared with every passphrase, ticket and withheld passphrase (and note, though nobody looks
-    for one). Raises UsageError if the bound is above `limit`, with the smallest number of words
+    Every answer, `CHARS_PER_TOKEN` characters for each of its `max_tokens`, is compared with every
+    passphrase, ticket and withheld passphrase (and note, though nobody looks for one). Raises UsageError if the bound is above `limit`, with the smallest number of words
     that would do.
     """
     counts = [_phrase_counts(plan) for plan in plans]
@@ -340,7 +342,7 @@ def require_entropy(plans: Sequence[Plan], limit: float = FALSE_MATCH_LIMIT) -> 
         return math.fsum(
             false_match_bound(
                 outputs=1,
-                phrases=counted.total(),
+                phrases=counted.total() + _again(counted),
                 output_chars=places,
                 variants=1,
                 entropy_bits=entropy(
@@ -376,6 +378,15 @@ def _owned(request: Request) -> dict[str, Passphrase]:
         "note": request.note,
     }
     return {kind: phrase for kind, phrase in phrases.items() if phrase is not None}
+
+
+def in_other_forms(plan: Plan) -> int:
+    """How many phrases to add to those each answer is compared with, for forms in its window."""
+    return _again(_phrase_counts(plan))
+
+
+def _again(counted: Counter[int]) -> int:
+    return (VARIANTS - 1) * max(counted.values(), default=0)
 
 
 def _phrase_counts(plan: Plan) -> Counter[int]:

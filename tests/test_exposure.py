@@ -1,10 +1,13 @@
 """Did the condition under test occur at all?"""
 
 from dataclasses import replace
+from string import ascii_lowercase
 
 import pytest
 from shorthand import history, passphrase, with_chunks
 
+from leakcheck import analyzer
+from leakcheck import history as histories
 from leakcheck.analyzer import exposure
 from leakcheck.records import Chunk, Gate, Load, RunEvent, TargetFacts
 
@@ -233,3 +236,49 @@ def test_windows_of_requests_sent_one_at_a_time_say_so():
     assert (told.measured, "answered after it" in told.text) == (1.0, True)
     mixed = measured(history("a> a=aA / b> b=b | c> d> c=cC d=d"), "windows")
     assert (mixed.measured, "where requests were sent one at a time" in mixed.text) == (2.0, True)
+
+
+def streamed(*, serial, requests=24, pieces=8, held_back=False):
+    """Requests of one window, all sent at once: answered one after another, or together."""
+    names = ascii_lowercase[:requests]
+    line = " ".join([*(f"{n}>" for n in names), *(f"{n}={n}{n.upper()}" for n in names)])
+    h = history(line, gate=replace(GATE, detect=1.0))
+    run, step = h._run, 10**9
+    seen = []
+    for place, each in enumerate(run.seen):
+        end = step * (place + 1) if serial else step * requests + place
+        first = end - step // 10**4 if held_back else end - step * 8 // 10 if serial else step
+        chunks = (*each.chunks, *(Chunk(text=".") for _ in range(pieces - len(each.chunks))))
+        times = {"start_ns": place, "first_chunk_ns": first, "end_ns": end}
+        seen.append(replace(each, chunks=chunks, **times))
+    return histories.build(run.plans, [], seen, provenance=run.provenance, events=run.events)
+
+
+def test_a_target_that_streams_one_answer_after_another_serves_one_request_at_a_time():
+    h = streamed(serial=True)
+    assert measured(h, "overlap").enough
+    found = measured(h, "generating")
+    assert (found.measured.events, found.enough) == (0, False)
+    assert "the target seems to serve one request at a time" in found.text
+    verdict = analyzer.analyze(h).verdicts[0]
+    assert verdict.status == "inconclusive"
+    assert any("one request at a time" in reason for reason in verdict.reasons)
+
+
+def test_answers_that_come_at_the_same_time_were_made_together():
+    found = measured(streamed(serial=False), "generating")
+    assert (counts(found), found.enough) == ((24, 24), True)
+
+
+@pytest.mark.parametrize(
+    "how", [{"pieces": 2}, {"requests": 4}, {"serial": False, "held_back": True}]
+)
+def test_with_too_little_streaming_it_is_not_known_whether_they_ran_together(how):
+    found = measured(streamed(**{"serial": True} | how), "generating")
+    assert found.enough is None
+    assert "whether the target ran requests together is not known" in found.text
+
+
+def test_where_no_overlap_is_asked_for_nobody_asks_when_answers_came():
+    gate = replace(GATE, min_overlap=0.0)
+    assert exposure.find(exposure.measure(streamed(serial=True), gate), "generating") is None

@@ -12,11 +12,9 @@ from leakcheck.analyzer.settling import State
 from leakcheck.checks import foreign_passphrase, own_answer
 from leakcheck.checks._weighing import ALTERNATIVES
 from leakcheck.history import History
-from leakcheck.passphrase import false_match_bound
+from leakcheck.passphrase import false_match_bound, in_other_forms
 from leakcheck.records import CheckResult, Evidence, Exposure, Finding, Plan, Rate
 
-VARIANTS = 1
-"""Ways in which one phrase can match at one place: the matcher compares one folded stream."""
 CACHE_HIT = "foreign-cache-hit"
 FUZZY = ("altered-passphrase", "foreign-topic")
 """Anomalies of the fuzzy tiers: notes, which their e-values together make leaks."""
@@ -127,9 +125,9 @@ def case(weighed: Weighed, run_e: float) -> Case:
         bound=None if shows else settling.bound(state),
         false_match_bound=false_match_bound(
             outputs=scanned.texts,
-            phrases=scanned.phrases,
+            phrases=scanned.phrases + in_other_forms(plan),
             output_chars=math.ceil(scanned.chars / max(1, scanned.texts)),
-            variants=VARIANTS,
+            variants=1,
             entropy_bits=scanned.entropy_bits,
         ),
         untested=tuple(reason for each in weighed.results for reason in each.untested),
@@ -156,6 +154,16 @@ def _accused(finding: Finding, tiers: Sequence[str]) -> Finding:
     return finding
 
 
+def is_proof(finding: Finding) -> bool:
+    """Whether a leak stands alone: by a whole phrase or a rule, not by the weight of many."""
+    return finding.anomaly not in FUZZY or bool(finding.evidence.get("whole"))
+
+
+def is_open(finding: Finding) -> bool:
+    """Whether it is a part of a passphrase that none of its phantoms shares, and no leak (yet)."""
+    return finding.severity == "note" and bool(finding.evidence.get("open"))
+
+
 def _settled(weighed: Weighed, run_e: float) -> str | None:
     """What ended the windows before their budget; None where nothing of that kind did."""
     name, gate = weighed.plan.scenario.name, weighed.plan.scenario.gate
@@ -171,5 +179,7 @@ def _weight(finding: Finding) -> tuple[int, int, str]:
     """Order of findings: the gravest first; notes stay in the order of their check."""
     if finding.anomaly == "withheld-passphrase":
         return 2, finding.window, finding.recipient
+    if is_open(finding):  # listed before all other notes, however many are left out
+        return 3, -1, ""
     rank = {"leak": 0, "corruption": 1, "error": 2, "note": 3}[finding.severity]
     return (rank, finding.window, finding.recipient) if rank < 3 else (rank, 0, "")  # noqa: PLR2004 - the last rank

@@ -5,13 +5,15 @@ Every measure is taken over the planned requests, never over replays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from leakcheck import evidence
 from leakcheck.analyzer import echoes
 from leakcheck.checks import own_answer
-from leakcheck.history import History
+from leakcheck.history import History, overlap
 from leakcheck.records import Exposure, Gate, Gauges, Load, Rate
 
 CONTROL_SHARE = 4
@@ -21,14 +23,23 @@ MIN_ANSWERED = 0.5
 """The share of the planned requests of a scenario that must have been answered."""
 READINGS = 10
 """So many readings of the target's metrics, two requests in flight, show that it runs only one."""
+PIECES = 3
+"""Pieces of an answer that came one by one, at least."""
+STREAMED = 20
+"""So many answers that were streamed at the same time tell whether the target made them so."""
+STRAY = 0.02
+"""The share of them that may overlap by chance, as times are stamped at the client."""
+STRETCH = 0.02
+"""An answer of which all pieces came within less than this share of its time was not streamed but
+held back, by the target or by something before it, and says nothing of when it was made."""
 USUAL_BLOCK = 16
 """Tokens of a cache block where the target's own size is not known."""
 
 
 def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     """The exposure of one scenario: `windows`, `answered`, `echo`, `tickets`, `overlap`, `running`
-    where the target's metrics were read, and where the scenario asks for them `arms` and
-    `cache hits`. Rates are held against a minimum by `reaches`.
+    where the target's metrics were read, and where the scenario asks for them `generating` (with
+    overlap), `arms` and `cache hits`. Rates are held against a minimum by `reaches`.
     """
     load = history.plans[0].scenario.load
     requests = history.requests[history.requests["replays"].isna()]
@@ -41,6 +52,8 @@ def measure(history: History, gate: Gate) -> tuple[Exposure, ...]:
     ]
     if running := _running(history, requests):
         measures.append(running)
+    if gate.min_overlap > 0:
+        measures.append(_generating(history, requests, measures))
     if load.control > 0:
         measures.append(_arms(history, load))
     if gate.min_cache_hits > 0:
@@ -174,6 +187,54 @@ def _overlap(history: History, requests: pd.DataFrame, gate: Gate) -> Exposure:
             f"{company['peak'].max():g} (most)"
         )
     return _held("overlap", rate, gate.min_overlap, what)
+
+
+def _generating(history: History, requests: pd.DataFrame, measures: Sequence[Exposure]) -> Exposure:
+    """Of the answers that came in pieces, in flight together with another such one of their window,
+    those that came while another came. Not enough where there are hardly any: then requests waited
+    for each other. Not known with too few, unless the target's metrics say it.
+    """
+    rate = _streamed_together(history, requests)
+    told = next((each.measured for each in measures if each.name == "running"), None)
+    together = isinstance(told, float) and told > 1
+    enough: bool | None = True if together else None
+    text = (
+        f"{rate.events} of {rate.trials} answers that came piece by piece, in flight at the same "
+        "time as another such one, came while another came"
+    )
+    if rate.trials >= STREAMED and rate.events > STRAY * rate.trials:
+        enough = True
+    elif rate.trials >= STREAMED and not together:
+        enough = False
+        text += "; so the target seems to serve one request at a time, and none was beside another"
+    elif not together:
+        text += (
+            "; too few to tell, and no metrics say it, so whether the target ran requests together "
+            "is not known: the overlap is that of the client"
+        )
+    return Exposure(name="generating", measured=rate, minimum=None, enough=enough, text=text)
+
+
+def _streamed_together(history: History, requests: pd.DataFrame) -> Rate:
+    seen = history.observations
+    seen = seen[(seen["outcome"] == "ok") & seen["first_chunk_ns"].notna()]
+    seen = seen[seen["request_id"].isin(requests["id"])]
+    began, end = (seen[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    first = seen["first_chunk_ns"].to_numpy(np.int64)
+    pieces = np.array([len(history.attempt(row).chunks) for row in seen.index], np.int64)
+    chosen = (pieces >= PIECES) & (end - first >= STRETCH * (end - began))
+    window = seen["request_id"].map(requests.set_index("id")["window"]).to_numpy(np.int64)
+    events = trials = 0
+    for number in np.unique(window[chosen]):
+        mine = chosen & (window == number)
+        counts = np.ones(int(mine.sum()), np.bool_)
+        asked = overlap.company(began[mine], end[mine], counts).with_any
+        # an end is stamped late where the client is busy: the last tenth does not count
+        until = end[mine] - (end[mine] - first[mine]) // 10
+        made = overlap.company(first[mine], until, counts).with_any
+        trials += int(asked.sum())
+        events += int((asked & made).sum())
+    return evidence.rate(events, trials)
 
 
 def _running(history: History, requests: pd.DataFrame) -> Exposure | None:

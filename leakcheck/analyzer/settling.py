@@ -62,7 +62,8 @@ class State:
     `trials` and `leaks` as in the leak rate; `leaks_elsewhere` are windows with a foreign phrase
     that are no trials. `planted` and `control` count windows with requests at the same time, by
     arm. Of `recipients` answered (see `exposure.askable`), `asked` were asked for what they see.
-    `rates` are events and trials of each exposure that is a rate.
+    `rates` are events and trials of each exposure that is a rate. `unshared` counts what the fuzzy
+    tiers leave open (see `records.Look`): there is no certificate beside it.
     """
 
     windows: int = 0
@@ -73,6 +74,7 @@ class State:
     control: int = 0
     recipients: int = 0
     asked: int = 0
+    unshared: int = 0
     rates: dict[str, tuple[int, int]] = field(default_factory=dict)
     tiers: dict[str, Tier] = field(default_factory=dict)
 
@@ -101,7 +103,9 @@ def after(
     chosen = set(windows["window"])
     matches = history.planted
     foreign = (matches["owner"] == "foreign") & matches["kind"].isin(["passphrase", "ticket"])
-    leaking = windows["window"].isin(matches.loc[foreign, "window"])
+    mine = [look for look in looks if look.window in chosen]
+    leaky = {*matches.loc[foreign, "window"], *(look.window for look in mine if look.whole)}
+    leaking = windows["window"].isin(leaky)
     met = windows[windows["overlapping"]]
     answered = exposure.askable(history)
     answered = answered[answered["window"].isin(chosen)]
@@ -115,7 +119,8 @@ def after(
         recipients=len(answered),
         asked=int((answered["ask"] == "eliciting").sum()),
         rates=_rates(history if only is None else history.only(chosen), gate),
-        tiers=_tiers(look for look in looks if look.window in chosen),
+        unshared=sum(look.unshared for look in mine),
+        tiers=_tiers(mine),
     )
     return plus(state, seen)
 
@@ -138,6 +143,7 @@ def plus(one: State, other: State) -> State:
         control=one.control + other.control,
         recipients=one.recipients + other.recipients,
         asked=one.asked + other.asked,
+        unshared=one.unshared + other.unshared,
         rates=rates,
         tiers=tiers,
     )
@@ -147,7 +153,8 @@ def decision(state: State, scenario: Scenario, *, others: Sequence[float] = ()) 
     """What ends the windows of a scenario; None while there is more to learn.
 
     `others` are the e-values of the other scenarios of the run, 1.0 for one that was not played.
-    A certificate takes no leak at all, the minimum of windows, and each exposure counted here.
+    A certificate takes no leak at all, no open suspicion, the minimum of windows, and each exposure
+    counted here.
     """
     gate = scenario.gate
     if state.leaks or state.leaks_elsewhere:
@@ -155,6 +162,8 @@ def decision(state: State, scenario: Scenario, *, others: Sequence[float] = ()) 
     run = run_e_value([state.e_value, *others])
     if min(run, state.e_value) >= 1 / gate.alpha:
         return "evidence"
+    if state.unshared:
+        return None
     enough = state.trials >= gate.min_windows and _exposed(state, scenario)
     return "certificate" if enough and certified(state, gate.detect) else None
 

@@ -15,13 +15,13 @@ def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
     if leaks or _accused(case):
         return "leak", reasons.leak(case, leaks)
     if corruptions:
-        return "corruption", reasons.corruption(corruptions)
+        return "corruption", (*reasons.corruption(corruptions), *reasons.suspicions(case))
     broken = reasons.broken(case.history)
     if errors:
         also = () if broken is None or broken[0] != "error" else (broken[1],)
-        return "error", (*(f.explanation for f in errors), *also)
+        return "error", (*(f.explanation for f in errors), *also, *reasons.suspicions(case))
     if broken is not None and broken[0] == "error":
-        return "error", (broken[1],)
+        return "error", (broken[1], *reasons.suspicions(case))
     missing = [*doubts]
     missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
     missing += [] if broken is None else [broken[1]]
@@ -48,7 +48,8 @@ def _accused(case: Case) -> bool:
 
 def lacking(case: Case) -> list[str]:
     """What was not tested, or not enough, as far as more windows could change it."""
-    missing = [reasons.shortfall(each) for each in case.exposure if each.enough is False]
+    missing = reasons.suspicions(case)
+    missing += [reasons.shortfall(each) for each in case.exposure if each.enough is False]
     echoed = settling.sensitivity(case.state) is not None
     if not echoed and not any(text.startswith("echo") for text in missing):
         missing.append(

@@ -270,7 +270,7 @@ def weigh(window: Window) -> tuple[list[Look], list[Hit]]:
     return looks, hits
 
 
-def _others(window: Window, source: Source) -> list[Answer]:
+def others(window: Window, source: Source) -> list[Answer]:
     """The answers of everybody else that were not over when the source was first sent."""
     return [
         answer
@@ -289,7 +289,7 @@ def _candidates(window: Window, owners: Sequence[Source]) -> dict[str, Numbers]:
     asked = [
         source
         for source in owners
-        if any(answer.seams or answer.begun for answer in _others(window, source))
+        if any(answer.seams or answer.begun for answer in others(window, source))
     ]
     pools = {size: _pool(window, size) for size in {len(source.words) for source in asked}}
     count = window.plan.scenario.load.phantoms
@@ -336,14 +336,14 @@ def _seams(
         if phrases is None:
             tally.add(planted=False, as_well=0, phantoms=window.plan.scenario.load.phantoms)
             continue
-        others = _others(window, source)
+        theirs = others(window, source)
         seen = altered.Shown()
-        for answer in others:
+        for answer in theirs:
             seen |= answer.seams
         shown = flags(window.index, seen, phrases)
         planted, as_well = bool(shown[0]), int(shown[1:].sum())
         tally.add(planted=planted, as_well=as_well, phantoms=len(shown) - 1)
-        for answer in others if planted else ():
+        for answer in theirs if planted else ():
             if flags(window.index, answer.seams, phrases[:1])[0]:
                 hit = Hit(
                     tier=tier,
@@ -370,15 +370,15 @@ def _alternatives(
     e_values = np.zeros_like(nothing)
     for source in owners:
         phrases = candidates.get(source.payload)
-        others = _others(window, source)
-        begun = [answer for answer in others if answer.begun]
+        theirs = others(window, source)
+        begun = [answer for answer in theirs if answer.begun]
         if phrases is None or len(phrases) < 2 or not begun:  # noqa: PLR2004 - nothing to compare
             e_values += nothing
             count = window.plan.scenario.load.phantoms if phrases is None else len(phrases) - 1
             tally.add(planted=False, as_well=0, phantoms=count)
             continue
         # of others' answers alone: an own answer knows which passphrase was planted
-        floor = min(each.lowest for each in others) - _BELOW
+        floor = min(each.lowest for each in theirs) - _BELOW
         of_word = np.full(len(window.index.number), floor)
         for answer in begun:
             for number, (logprob, _) in answer.begun.items():
@@ -430,8 +430,8 @@ def _topic(window: Window, fillers: Sequence[Source], hits: list[Hit]) -> Look:
     shared = _shared(of_source)
     drawn: _topics.Phantoms | None = None
     for source, runs in zip(fillers, of_source, strict=True):
-        others = [answer for answer in _others(window, source) if answer.topics]
-        seen = frozenset[int]().union(*(answer.topics for answer in others))
+        theirs = [answer for answer in others(window, source) if answer.topics]
+        seen = frozenset[int]().union(*(answer.topics for answer in theirs))
         if not seen or runs & shared:
             tally.add(planted=False, as_well=0, phantoms=count)
             continue
@@ -446,7 +446,7 @@ def _topic(window: Window, fillers: Sequence[Source], hits: list[Hit]) -> Look:
         tally.add(planted=bool(runs & seen), as_well=as_well, phantoms=count)
         hits += [
             Hit(tier=TOPIC, source=source, answer=answer, as_well=as_well, phantoms=count)
-            for answer in others
+            for answer in theirs
             if runs & answer.topics
         ]
     return tally.look(window.number, evidence.phantom_bets(tally.entries, sources=len(fillers)))

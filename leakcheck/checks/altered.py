@@ -13,19 +13,22 @@ other payload of its window holds, and so are its phantoms, by rejection. Where 
 who were not given it do not depend on which it is, its place among its phantoms is random. Where
 answers show nothing that any phrase could show, no phantom shows either, and none is drawn.
 
-A passphrase that shows as a whole is proof, and the business of `foreign_passphrase`: no finding is
-made of such a pair here, but it counts.
+A passphrase that shows as a whole is proof. As it is, it is the business of `foreign_passphrase`:
+no finding is made of such a pair here, but it counts. In another form it is a leak (`_wholes`).
+
+A part that none of its phantoms shares is an open suspicion (`evidence["open"]` of its finding): it
+proves nothing, and nothing is clean beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from leakcheck import evidence
-from leakcheck.checks import _topics, excerpt, when, where_found, who
+from leakcheck.checks import _topics, _wholes, excerpt, when, where_found, who
 from leakcheck.checks import _weighing as weighing
 from leakcheck.checks._weighing import ALTERNATIVES, ENCODED, FRAGMENT, TOPIC, Hit
 from leakcheck.history import History
@@ -77,31 +80,59 @@ def check(history: History) -> CheckResult:
     """
     looks: list[Look] = []
     hits: list[Hit] = []
+    entire: list[_wholes.Whole] = []
+    verbatim = _verbatim(history)
     for window in weighing.windows(history):
         seen, shown = weighing.weigh(window)
-        looks += seen
+        whole = _wholes.wholes(window)
+        entire += whole
+        looks += [_counted(look, shown, whole, verbatim) for look in seen]
         hits += shown
     thought = [look.e_values for look in looks if look.tier == ALTERNATIVES]
     if evidence.merge(thought) < LEAST_E_VALUE:
         hits = [hit for hit in hits if hit.tier != ALTERNATIVES]
-    whole = _whole(history) if hits else frozenset()
+    leaks = {_pair(whole): whole for whole in reversed(entire) if _pair(whole) not in verbatim}
     pairs: dict[tuple[str, str, str], Finding] = {}
     for hit in hits:
-        key = (hit.tier, hit.source.payload, hit.answer.request.id)
-        if key not in pairs and key[1:] not in whole:
+        key = (hit.tier, *_pair(hit))
+        if key not in pairs and key[1:] not in verbatim | leaks.keys():
             pairs[key] = _finding(history, hit)
     rows = [_row(tier, [look for look in looks if look.tier == tier]) for tier in WEIGHTS]
     return CheckResult(
         check=CHECK,
-        findings=tuple(pairs.values()),
+        findings=(*(_leak(history, whole) for whole in leaks.values()), *pairs.values()),
         notes=(_measured(rows),),
         tables={TITLE: (_COLUMNS, *rows)},
         looks=tuple(looks),
     )
 
 
-def _whole(history: History) -> frozenset[tuple[str, str]]:
-    """Payload and recipient of each foreign passphrase that shows as a whole."""
+def _pair(found: Hit | _wholes.Whole) -> tuple[str, str]:
+    return found.source.payload, found.answer.request.id
+
+
+def _counted(
+    look: Look,
+    hits: Iterable[Hit],
+    wholes: Iterable[_wholes.Whole],
+    verbatim: frozenset[tuple[str, str]],
+) -> Look:
+    """A look that knows how many of its hits are proof, and how many an open suspicion."""
+    leaks = {_pair(whole) for whole in wholes} - verbatim
+    doubtful = {_pair(hit) for hit in hits if hit.tier == look.tier and _is_open(hit)}
+    return replace(
+        look,
+        whole=len(leaks) if look.tier == ENCODED else 0,
+        unshared=len(doubtful - leaks - verbatim),
+    )
+
+
+def _is_open(hit: Hit) -> bool:
+    return hit.tier in (FRAGMENT, ENCODED) and hit.as_well == 0
+
+
+def _verbatim(history: History) -> frozenset[tuple[str, str]]:
+    """Payload and recipient of each foreign passphrase that shows as a whole, as it is."""
     matches = history.planted
     foreign = matches[(matches["kind"] == "passphrase") & (matches["owner"] == "foreign")]
     return frozenset(
@@ -147,6 +178,33 @@ def _measured(rows: Iterable[tuple[Any, ...]]) -> str:
 # --- findings ------------------------------------------------------------------------------------
 
 
+def _leak(history: History, whole: _wholes.Whole) -> Finding:
+    """All of a passphrase, in another form: proved by its entropy."""
+    recipient, passage, payload = whole.answer.request, whole.passage, whole.source
+    place = _placed(history, whole.source, whole.answer, whole.field, passage)
+    source = history.by_id(place.source)
+    text, mark = excerpt(whole.answer.texts[whole.field], place.start, place.end)
+    return Finding(
+        check=CHECK,
+        anomaly="altered-passphrase",
+        severity="leak",
+        scenario=recipient.scenario,
+        window=recipient.window,
+        recipient=recipient.id,
+        source=source.id,
+        relation=history.relation(source.id, recipient.id, observation=whole.answer.row),
+        excerpt=text,
+        mark=mark,
+        explanation=(
+            f"{who(recipient, window=True)} was answered with the passphrase of {who(source)}, all "
+            f"{len(payload.words)} words of it in another form ({passage.form}: "
+            f"{passage.reads!r}); {when(history, place)}."
+        ),
+        evidence=where_found(history, place)
+        | {"tier": ENCODED, "form": passage.form, "whole": True, "reads": passage.reads},
+    )
+
+
 def _finding(history: History, hit: Hit) -> Finding:
     recipient, place = hit.answer.request, _place(history, hit)
     source = history.by_id(place.source)
@@ -174,7 +232,8 @@ def _finding(history: History, hit: Hit) -> Finding:
             "phantoms": hit.phantoms,
             "phantoms_as_well": hit.as_well,
         }
-        | ({"reads": place.reads} if place.reads else {}),
+        | ({"reads": place.reads} if place.reads else {})
+        | ({"open": True} if _is_open(hit) else {}),
     )
 
 
@@ -199,16 +258,25 @@ def _place(history: History, hit: Hit) -> _Place:
         ((name, at) for name in fields if (at := find(hit, hit.answer.texts[name])) is not None),
         ("content", altered.Passage(form=hit.tier, start=0, end=0, reads=hit.token or "")),
     )
-    field, passage = found
+    return _placed(history, hit.source, hit.answer, *found)
+
+
+def _placed(
+    history: History,
+    source: weighing.Source,
+    answer: weighing.Answer,
+    field: str,
+    passage: altered.Passage,
+) -> _Place:
     return _Place(
-        recipient=hit.answer.request.id,
-        source=_nearest(history, hit),
+        recipient=answer.request.id,
+        source=_nearest(history, source, answer),
         owner="foreign",
         field=field,
         start=passage.start,
         end=passage.end,
         variant=passage.form,
-        observation=hit.answer.row,
+        observation=answer.row,
         reads=passage.reads,
     )
 
@@ -228,14 +296,14 @@ def _token_in(hit: Hit, text: str) -> None:
     """Nowhere: it was not said."""
 
 
-def _nearest(history: History, hit: Hit) -> str:
+def _nearest(history: History, source: weighing.Source, answer: weighing.Answer) -> str:
     """Of all requests that carry the payload, the likeliest to have leaked into this answer."""
     order = {"concurrent": 0, "sequential": 1, "unknown": 2}
 
     def distance(owner: str) -> tuple[int, bool, float]:
-        timing = history.timing(owner, hit.answer.request.id, observation=hit.answer.row)
+        timing = history.timing(owner, answer.request.id, observation=answer.row)
         lasted = timing.seconds or 0.0
         close = -lasted if timing.relation == "concurrent" else lasted
         return order[timing.relation], timing.source is None, close
 
-    return min(hit.source.owners, key=distance)
+    return min(source.owners, key=distance)

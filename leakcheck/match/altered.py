@@ -276,6 +276,13 @@ def passage(
     return None if best is None else best[1]
 
 
+def whole(text: str, phrase: Sequence[str]) -> Passage | None:
+    """Where a text holds all words of a phrase in order (or all in reverse) in another form."""
+    found = passage(text, phrase, frozenset(), plain=False)
+    letters = sum(len(fold(word)) for word in phrase)
+    return found if found is not None and len(_stream(found.reads)) >= letters else None
+
+
 def _longest(reading: _Reading, words: Sequence[str]) -> tuple[int, int] | None:
     """Where the longest run of the words is that crosses a seam of them, in the decoded text."""
     stream, joined = _stream(reading.text), "".join(words)

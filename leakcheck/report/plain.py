@@ -395,18 +395,13 @@ def _shortfall(short: Exposure) -> str:
     if short.name == "generating":
         return "the target seems to serve one request at a time, by when its answers came"
     if isinstance(rate, Rate) and too_few_to_tell(short):
-        few = f"{many(rate.trials, 'case')} {'is' if rate.trials == 1 else 'are'} too few to tell"
-        whose = {"echo": "repeat their own passphrase", "tickets": "keep their own ticket"}
-        what = f"how many answers {whose[short.name]}" if short.name in whose else ""
-        return f"{few} {what or 'how often what was to be tested occurs'}"
+        return _few(short.name, rate)
     if not isinstance(rate, Rate):
-        if short.name == "cache hits":
-            return "the target does not say what it had cached"
-        if short.name == "running":
-            return (
-                "by its own count the target ran one request at a time, whatever was sent at once"
-            )
-        return "a condition that was to be tested did not occur"
+        return {
+            "cache hits": "the target does not say what it had cached",
+            "running": "by its own count the target ran one request at a time, whatever was sent "
+            "at once",
+        }.get(short.name, "a condition that was to be tested did not occur")
     if not rate.trials:
         return "no request of the kind that it tests was answered"
     answers, requests = (
@@ -423,6 +418,16 @@ def _shortfall(short: Exposure) -> str:
         short.name,
         f"a condition that was to be tested occurred {rate.events} of {rate.trials} times",
     )
+
+
+def _few(name: str, rate: Rate) -> str:
+    """Of a rate that would be enough if it were known better."""
+    few = f"{many(rate.trials, 'case')} {'is' if rate.trials == 1 else 'are'} too few to tell"
+    what = {
+        "echo": "how many answers repeat their own passphrase",
+        "tickets": "how many answers keep their own ticket",
+    }
+    return f"{few} {what.get(name, 'how often what was to be tested occurs')}"
 
 
 def _error(judged: Verdict) -> Plain:
