@@ -41,6 +41,7 @@ LAYERS = [
         "experiment",
         "differential",
         "lifetimes",
+        "signs",
         "watching",
         "planning",
         "prospect",
