@@ -245,6 +245,7 @@ def shortfall(measure: Exposure) -> str:
     if isinstance(measure.measured, Rate):
         rate = measure.measured
         few = rate.value is not None and rate.value >= (measure.minimum or 0)
+        few = few and measure.name != "answered"  # of all that were planned: no sample of anything
         hint = _ECHO_HINT if measure.name == "echo" and not few else ""
         held = 100 * evidence.running_lower_bound(rate.events, rate.trials)
         return (

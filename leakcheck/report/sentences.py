@@ -158,6 +158,8 @@ def exposure_in_brief(exposure: Exposure) -> str:
 def too_few_to_tell(exposure: Exposure) -> bool:
     """Whether a rate falls short by its small number alone: as measured it would be enough."""
     rate, least = exposure.measured, exposure.minimum
+    if exposure.name == "answered":  # of all that were planned: no sample of anything
+        return False
     return isinstance(rate, Rate) and rate.value is not None and rate.value >= (least or 0)
 
 

@@ -198,7 +198,7 @@ def too_few(samples):
         samples.NAMES[0],
         "inconclusive",
         windows=41,
-        reasons=["41 windows exclude leaks in more than 10.2 % of windows; 1 % was asked for."],
+        reasons=["41 windows exclude leaks in more than 7.2 % of windows; 1 % was asked for."],
         evidence=known,
     )
     return samples.report("inconclusive", [*certified(samples).verdicts[:2], verdict])
