@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakcheck import evidence, history, planning, scenario, survey
-from leakcheck.analyzer import confirm, settling
+from leakcheck import history, planning, scenario, survey
+from leakcheck.analyzer import confirm
 from leakcheck.checks import _mixed, _suspects, divergence, liveness
 from leakcheck.errors import UsageError
 from leakcheck.history import History
@@ -210,14 +210,16 @@ def verdict(report: Report) -> str:
     judged = _judged(report)
     if judged is None:
         return f"{report.status}: the run ended before anything was compared"
-    if report.status == "inconclusive" and judged.evidence is not None:
-        return f"inconclusive: {'; '.join(_open(judged, judged.evidence.detect))}"
+    if report.status == "inconclusive":
+        return f"inconclusive: {'; '.join(_open(report, judged))}"
     return f"{report.status}: {sentences.headline(report)}"
 
 
-def _open(judged: Verdict, detect: float) -> Iterator[str]:
+def _open(report: Report, judged: Verdict) -> Iterator[str]:
     """Why it is open: what ended the run, then the bound reached and what it takes, then more."""
     bound, sent = judged.bound, judged.leak_rate.trials
+    of = next(each for each in report.provenance.scenarios if each.name == NAME)
+    detect = of.gate.detect
     yield from (reason for reason in judged.reasons if _SPENT in reason)
     if bound is None or bound > detect:
         most = 1.0 if bound is None else bound
@@ -226,23 +228,23 @@ def _open(judged: Verdict, detect: float) -> Iterator[str]:
             reached = "exclude no rate of leaks"
         yield (
             f"nothing leaked in {many(sent, 'window')}, which {reached}: {_share(detect)} is to be "
-            f"excluded{_takes(judged, detect)}"
+            f"excluded{_takes(of, judged)}"
         )
-    left = [r for r in judged.reasons if _SPENT not in r and not r.startswith(_SAID)]
-    yield from left[:1]
+    spent = any(_SPENT in reason for reason in judged.reasons)
+    said = (*_SAID, "answered") if spent else _SAID  # what was not sent was not answered
+    yield from [r for r in judged.reasons if _SPENT not in r and not r.startswith(said)][:1]
 
 
 _SPENT = "was used up"
 _SAID = ("the bound is too high", "too few windows")
 
 
-def _takes(judged: Verdict, detect: float) -> str:
-    part = None if judged.evidence is None else judged.evidence.sensitivity
-    if not part:
-        return ""
-    share = min(detect * part, 1 - 1e-9)
-    needed = evidence.windows_needed(share, settling.EXCLUDED)
-    return f", which takes about {many(needed, 'window')} (--windows)"
+def _takes(of: Scenario, judged: Verdict) -> str:
+    """The windows that it takes, by what was measured; by the plan where that is too little."""
+    needed = judged.windows_needed
+    if needed is None:
+        needed = _needed({"load.requests": of.load.requests, "gate.detect": of.gate.detect})
+    return "" if needed is None else f", which takes about {many(needed, 'window')} (--windows)"
 
 
 def answer(report: Report, folder: Path) -> tuple[str, ...]:
@@ -256,7 +258,7 @@ def answer(report: Report, folder: Path) -> tuple[str, ...]:
     return tuple(
         f"{name + ':':14}{text[0].upper()}{text[1:]}."
         for name, text in (
-            ("grade", notes[0].removeprefix("grade ")),
+            ("grade", notes[0].removeprefix("grade ").replace("no grade: ", "none: ", 1)),
             ("compared", _compared(part)),
             *((("weighed", notes[1]),) if len(notes) > 1 else ()),
             ("differences", _differ(part)),
@@ -299,15 +301,15 @@ def _differ(part: History) -> str:
         return f"{text}; none was sent again"
     level = _suspects.level(accused)
     held = sum(_suspects.confirmed(each, replays, level) for each, replays in told)
-    whom = "that was" if wide == 1 else f"{again} of them {'was' if again == 1 else 'were'}"
+    if wide == 1:
+        return f"{text}; it was sent again and {'' if held else 'not '}confirmed by that"
+    whom = f"{again} of them {'was' if again == 1 else 'were'}"
     return f"{text}; {whom} sent again, and {held or 'none'} confirmed by that"
 
 
 def _unseen(judged: Verdict) -> str:
-    bound = judged.bound
-    rarer = ""
-    if judged.status == "clean" and bound is not None and bound < 1:
-        rarer = f"leaks in less than {sentences.percent(bound, 'up')} of windows; "
+    most = sentences.excluded(judged) if judged.status == "clean" else ""
+    rarer = f"leaks in less than {most} of windows; " if most else ""
     return (
         f"{rarer}a fault that changes an answer in the same way whatever the companions say, one "
         "that was in the prefix cache before the first comparison, and what only other traffic "
