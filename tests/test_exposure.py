@@ -282,3 +282,8 @@ def test_with_too_little_streaming_it_is_not_known_whether_they_ran_together(how
 def test_where_no_overlap_is_asked_for_nobody_asks_when_answers_came():
     gate = replace(GATE, min_overlap=0.0)
     assert exposure.find(exposure.measure(streamed(serial=True), gate), "generating") is None
+
+
+def test_three_answers_that_came_together_are_enough_to_know():
+    found = measured(streamed(serial=False, requests=4), "generating")
+    assert (counts(found), found.enough) == ((4, 4), True)

@@ -18,10 +18,12 @@ from leakcheck.errors import UsageError
 from leakcheck.folding import fold
 from leakcheck.passphrase import (
     FALSE_MATCH_LIMIT,
+    VARIANTS,
     Minter,
     assert_separate,
     entropy,
     false_match_bound,
+    in_other_forms,
     load_words,
     phantoms,
     phantoms_of,
@@ -441,3 +443,10 @@ def test_phrases_of_different_scenarios_are_compared():
     one = planned(asked("a", SECRET, passphrase=spelled(SECRET)))
     with pytest.raises(UsageError, match="payload of request b"):
         assert_separate([one, replace(planned(asked("b", SECRET, window=1)), seed=2)])
+
+
+def test_other_forms_are_counted_for_the_phrases_of_a_window():
+    one = traffic(20, 16)
+    most = in_other_forms(one)
+    assert most % (VARIANTS - 1) == 0
+    assert most // (VARIANTS - 1) >= 16

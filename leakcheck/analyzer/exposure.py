@@ -27,6 +27,8 @@ PIECES = 3
 """Pieces of an answer that came one by one, at least."""
 STREAMED = 20
 """So many answers that were streamed at the same time tell whether the target made them so."""
+CLEARLY = 3
+"""So many that came together show it, however few there are."""
 STRAY = 0.02
 """The share of them that may overlap by chance, as times are stamped at the client."""
 STRETCH = 0.02
@@ -202,7 +204,7 @@ def _generating(history: History, requests: pd.DataFrame, measures: Sequence[Exp
         f"{rate.events} of {rate.trials} answers that came piece by piece, in flight at the same "
         "time as another such one, came while another came"
     )
-    if rate.trials >= STREAMED and rate.events > STRAY * rate.trials:
+    if rate.events > STRAY * rate.trials and (rate.trials >= STREAMED or rate.events >= CLEARLY):
         enough = True
     elif rate.trials >= STREAMED and not together:
         enough = False
