@@ -329,9 +329,9 @@ def false_match_bound(
 def require_entropy(plans: Sequence[Plan], limit: float = FALSE_MATCH_LIMIT) -> float:
     """The bound on a false match (a probability) for all plans of a run, before anything is sent.
 
-    Every answer, `CHARS_PER_TOKEN` characters for each of its `max_tokens`, is compared with every
-    passphrase, ticket and withheld passphrase (and note, though nobody looks for one). Raises UsageError if the bound is above `limit`, with the smallest number of words
-    that would do.
+    Every answer, of `CHARS_PER_TOKEN` characters a token, is compared with every passphrase, ticket
+    and withheld passphrase (and note, though nobody looks for one). Raises UsageError if the bound
+    is above `limit`, with the smallest number of words that would do.
     """
     counts = [_phrase_counts(plan) for plan in plans]
     places = sum(
