@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from leakcheck import evidence, prospect, scenario
-from leakcheck.analyzer import echoes, exposure
+from leakcheck import evidence, scenario
+from leakcheck.analyzer import echoes, exposure, prospect
+from leakcheck.analyzer.prospect import Prospect
 from leakcheck.history import History
 from leakcheck.passphrase import load_words
-from leakcheck.prospect import Prospect
 from leakcheck.records import Rate, Request, Scenario, TargetFacts
 
 ECHO = 0.9

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, history, provenance
 
-from leakcheck import analyzer, evidence, planning, prospect
+from leakcheck import analyzer, evidence, planning
 from leakcheck import history as histories
-from leakcheck.analyzer import exposure
+from leakcheck.analyzer import exposure, prospect
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks.own_answer import ALONE, HOT, IN_WINDOW
 from leakcheck.records import Gate, Load, Report, RunEvent, TargetFacts

@@ -30,7 +30,6 @@ LAYERS = [
         "scenario",
         "runner",
         "analyzer",
-        "prospect",
         "report",
         "survey",
         "embedded",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from leakcheck import prospect
-from leakcheck.analyzer import echoes, exposure
+from leakcheck.analyzer import echoes, exposure, prospect
 from leakcheck.analyzer.case import Case
 from leakcheck.history import History
 

@@ -189,10 +189,10 @@ class Verdict:
     (eliciting): a leak reaches any recipient, and only these would say it.
     1 excludes nothing; None where nothing was echoed, or anything leaked. `false_match_bound` is
     the entropy bound for the figures of this very run. `reasons` explain the status in plain
-    sentences. `windows_planned` is the budget of windows, `windows_sent` those of which anything was
-    sent. `windows_needed` are about the windows in all, control windows included, after which 95 of
-    100 runs like this one would exclude `detect` (prospect.to_exclude); None where nothing says it,
-    or something leaked.
+    sentences. `windows_planned` is the budget of windows, `windows_sent` those of which anything
+    was sent. `windows_needed` are about the windows in all, control windows included, after which
+    95 of 100 runs like this one would exclude `detect` (analyzer.prospect); None where nothing says
+    it, or something leaked.
     """
 
     scenario: str
