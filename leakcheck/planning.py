@@ -406,7 +406,8 @@ def _words(request: Request) -> int:
 def _seen(history: History) -> Seen:
     requests = history.requests[history.requests["replays"].isna()]
     recipients = exposure.askable(history)
-    windows = history.windows[~history.windows["replay"]]
+    sent = requests.loc[requests["outcome"] != "unsent", "window"]
+    windows = history.windows[history.windows["window"].isin(sent)]
     mine = history.observations[history.observations["request_id"].isin(requests["id"])]
     span_s = 0.0 if mine.empty else (mine["end_ns"].max() - mine["start_ns"].min()) / 1e9
     told = mine[(mine["outcome"] == "ok") & mine["prompt_tokens"].notna()]

@@ -204,6 +204,11 @@ def test_a_run_of_other_scenarios_still_gives_echo_and_speed():
     )
 
 
+def test_windows_of_which_nothing_was_sent_are_no_windows_without_a_trial():
+    (told,) = planning.measured(history("a> b> a=aA b=bB | c. d. | e. f.")).values()
+    assert (told.trials, told.planted) == (1, 1)
+
+
 def test_a_run_that_was_stopped_before_it_sent_anything_gives_nothing():
     run = history("a.", changes={"a": {"scenario": "tiny"}})
     (figures,) = planning.bills([read("control-group")], planning.Terms(), run=run)
