@@ -176,7 +176,7 @@ def tokens_of(
     listed = load_words() if words is None else words
 
     def count(piece: str) -> int:
-        return len(tokenizer(piece, add_special_tokens=False)["input_ids"])
+        return len(tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
 
     def each(some: Sequence[str]) -> float:
         return count(" " + " ".join(some)) / len(some)
