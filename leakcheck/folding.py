@@ -28,6 +28,7 @@ def fold_character(character: str) -> str:
     folded = unicodedata.normalize(
         "NFKD", unicodedata.normalize("NFKD", character).casefold()
     ).casefold()
+    folded = folded.replace("\N{LATIN SMALL LETTER DOTLESS I}", "i")  # as Turkish writes a small I
     return "".join(c for c in folded if c.isalnum() and c not in _INVISIBLE_LETTERS)
 
 

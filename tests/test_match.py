@@ -160,6 +160,7 @@ def test_the_reference_finds_every_phrase_and_its_passage_folds_to_it(job):
 
 
 @settings(max_examples=300, deadline=None)
+@example("\N{LATIN SMALL LETTER DOTLESS I}")
 @given(st.text())
 def test_folding_agrees_with_unicode_and_names_where_each_letter_comes_from(text):
     stream = fold(text)

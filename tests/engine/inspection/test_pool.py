@@ -144,10 +144,19 @@ def test_the_pool_of_a_running_engine_is_shown(server, capsys):
 def test_a_live_request_is_seen_from_outside(server, capsys):
     base = server["base_url"]
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 240, "ignore_eos": True, "n": 4}
-    asking = threading.Thread(target=call, args=(f"{base}/completions", body))
+    seen = threading.Event()
+
+    def ask():
+        while not seen.is_set():  # one request may be over before anybody looks
+            call(f"{base}/completions", body)
+
+    asking = threading.Thread(target=ask)
     asking.start()
-    eventually(lambda: "running\n" in command(capsys, base)[1])
-    asking.join()
+    try:
+        eventually(lambda: "running\n" in command(capsys, base)[1])
+    finally:
+        seen.set()
+        asking.join()
 
 
 def test_a_key_guards_the_pool_and_a_trace_is_announced(
