@@ -31,6 +31,9 @@ _EVERY_S = 1.0
 """How often evidence.json is written at most."""
 _AGAIN = 1.2
 """After so many times the windows, a proposal that was turned down is made once more."""
+_MUTE = 6
+"""Windows in a row, of whatever scenario, without a whole answer that end the windows: each may take
+as long as the patience for an answer, and `liveness` needs so many to tell a loss from chance."""
 _KEY = 12
 """Letters that a phrase is looked up by."""
 _FUZZY = "altered"
@@ -94,6 +97,7 @@ class Watcher:
             plan.scenario.name: State() for plan in plans if plan.scenario.checks
         }
         self._before = _read(folder / FILE)
+        self._mute = 0
         self._next_proposal = 0.0
         self._written_s = 0.0
         self._take(self._tail.read())
@@ -111,16 +115,23 @@ class Watcher:
             self.states[self._name] = before if known else self._after(State(), self.windows)
 
     def over(self, window: int) -> bool:
-        """Take in a window that was played; True when the scenario is settled by it."""
+        """Take in a window that was played; True when the scenario is settled by it, or when the
+        target has been mute for so long that nothing more is to be learnt.
+        """
         self._take(self._tail.read())
         self.windows.add(window)
-        self._ledger.add(self._windows[self._name, window])
+        own = self._windows[self._name, window]
+        self._ledger.add(own)
+        answered = any(seen.outcome == "ok" for r in own for seen in self._seen.get(r.id, ()))
+        self._mute = 0 if answered else self._mute + 1
         if self._name not in self.states:
             return False
         self.states[self._name] = self._after(self.states[self._name], {window})
         if monotonic() - self._written_s >= _EVERY_S:
             self.write()
-        return self.enough()
+        if self._mute >= _MUTE:
+            self.settled = True
+        return self.settled or self.enough()
 
     def enough(self) -> bool:
         """Whether the scenario is settled by the windows so far."""

@@ -115,6 +115,12 @@ async def stale(call, prompts=[]):  # noqa: B006 - it remembers: that is the fau
     await call.answer(*[f"{word} " for word in f"{call.prompt} {before}".split()])
 
 
+async def tires(call, answered=[]):  # noqa: B006 - it remembers how much it has done
+    """Echoes a hundred and twenty requests, then takes them and says nothing."""
+    answered.append(1)
+    return await echo(call) if len(answered) <= 120 else False
+
+
 async def same(call):
     return await call.answer(*WORDS)
 

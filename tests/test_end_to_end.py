@@ -246,6 +246,17 @@ def test_a_scenario_ends_when_its_windows_have_shown_enough(scenario, hostile):
     assert (folder(scenario) / "report.json").read_bytes() == before
 
 
+def test_a_target_that_falls_silent_does_not_cost_the_budget(scenario, hostile):
+    scenario.write_text(SCENARIO.format(windows=300))
+    code, out, _ = run(scenario, hostile, "tires", "--play-all")
+    assert code in (3, 4), out
+    windows = state(scenario)["windows"]
+    answered = report(scenario)["requests"]["ok"] // 4
+    assert windows <= answered + 8
+    assert report(scenario)["verdicts"][0]["status"] != "clean"
+    assert "finished" in [kind for kind, _ in events(scenario)]
+
+
 def test_play_all_plays_every_window(scenario, hostile):
     scenario.write_text(SCENARIO.format(windows=40))
     code, out, _ = run(scenario, hostile, "echo", "--detect", "40%", "--play-all")
