@@ -32,8 +32,8 @@ _EVERY_S = 1.0
 _AGAIN = 1.2
 """After so many times the windows, a proposal that was turned down is made once more."""
 _MUTE = 6
-"""Windows in a row, of whatever scenario, without a whole answer that end the windows: each may take
-as long as the patience for an answer, and `liveness` needs so many to tell a loss from chance."""
+"""Windows in a row, of whatever scenario, without a whole answer that end the windows: each may
+take as long as the patience for an answer; `liveness` needs so many to tell loss from chance."""
 _KEY = 12
 """Letters that a phrase is looked up by."""
 _FUZZY = "altered"
