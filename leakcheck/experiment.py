@@ -273,12 +273,14 @@ def _send_all(live: Session, plans: Sequence[Plan], *, play_all: bool) -> None:
             session.note(live.folder, "settled", name)
             played = sum(request.window in watcher.windows for request in todo)
             live.watch(name, played, played)
-    confirm(live)
+    confirm(live, mute=watcher.mute)
 
 
-def confirm(live: Session) -> None:
-    """Send what confirms a suspicion; with that, a run is finished."""
-    while suspects := confirmations(history.read(live.folder)):
+def confirm(live: Session, *, mute: bool = False) -> None:
+    """Send what confirms a suspicion; with that, a run is finished. A `mute` target is only asked
+    whether it came back: each replay would wait for an answer in vain.
+    """
+    while not mute and (suspects := confirmations(history.read(live.folder))):
         runfolder.append_requests(live.folder, suspects)
         if live.send("confirm", suspects) is not None:
             return

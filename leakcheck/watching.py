@@ -129,9 +129,14 @@ class Watcher:
         self.states[self._name] = self._after(self.states[self._name], {window})
         if monotonic() - self._written_s >= _EVERY_S:
             self.write()
-        if self._mute >= _MUTE:
+        if self.mute:
             self.settled = True
         return self.settled or self.enough()
+
+    @property
+    def mute(self) -> bool:
+        """Whether the target has given no whole answer for so long that it is taken to be hung."""
+        return self._mute >= _MUTE
 
     def enough(self) -> bool:
         """Whether the scenario is settled by the windows so far."""

@@ -32,11 +32,6 @@ def nothing(request: Request, company: Sequence[Request]) -> tuple[int, str] | N
     del request, company
 
 
-def told(company: Sequence[Request]) -> str:
-    """What the companions say: equal for equal companies."""
-    return " ".join(sorted(each.messages[-1].content for each in company))
-
-
 def played(
     of: Plan,
     change: Change,
@@ -106,12 +101,14 @@ def confirmed(of: Plan, change: Change, **more: object) -> History:
 
 
 def contaminated(share: float, *, seed: int = 0) -> Change:
-    """Some answers take a word of their company, always the same one of the same company."""
+    """Some answers take a word of a companion, of the same one as long as it is there."""
 
     def change(request: Request, company: Sequence[Request]) -> tuple[int, str] | None:
         if not company or request.role != "recipient":
             return None
-        draws = random.Random(f"{seed} {request.messages} {told(company)}")
+        pairs = (f"{seed} {request.messages} {each.messages}" for each in company)
+        draws = random.Random(max(pairs, key=lambda pair: random.Random(pair).random()))
+        draws.random()
         if draws.random() >= share:
             return None
         return draws.randrange(len(WORDS)), f"foreign{draws.randrange(1000)}"

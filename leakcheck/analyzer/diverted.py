@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,13 +12,17 @@ from leakcheck.checks._mixed import threshold, trials
 from leakcheck.history import History
 from leakcheck.records import Request
 
+_LEFT_OUT = 2
+
 
 def replays(history: History, windows: Iterator[int]) -> Iterator[Request]:
     """The next replays of every suspect of a scenario; none when there is nothing left to ask.
 
-    Each is a whole phase of the suspect's window, in a window of its own: that in which it parted,
-    and one with other companions, in turn, so that no drift of the target favours one. Payloads are
-    unchanged, so no phrase has a second owner.
+    Each is a phase of the suspect's window, in a window of its own: that in which it parted, and
+    one with other companions, in turn, so that no drift of the target favours one. Up to
+    `_LEFT_OUT` companions are left out, others each time and the same places of both phases:
+    rounding follows the shape of the batch, which is another one then, and content stays. Payloads
+    are unchanged, so no phrase has a second owner.
     """
     of = trials(history)
     accused = rule.suspects(of, threshold(history, of))
@@ -39,12 +44,18 @@ def most(per_phase: int) -> int:
 
 
 def _phase(history: History, name: str, cell: str, n: int, window: int) -> Iterator[Request]:
-    """Everything that was sent together with a request, once more."""
+    """What was sent together with a request, once more, but for some companions."""
     first = history.by_id(name)
     requests = history.requests
     together = requests[(requests["window"] == first.window) & (requests["phase"] == first.phase)]
     kind = "same" if cell == rule.SAME else "other"
+    companions = list(together.loc[together["role"] == "companion", "id"])
+    rng = random.Random(f"{first.window}/{n}")
+    out = rng.sample(range(len(companions)), min(n % (_LEFT_OUT + 1), len(companions) // 4))
+    left_out = {companions[at] for at in out}
     for each in together["id"]:
+        if each in left_out:
+            continue
         request = history.by_id(str(each))
         yield replace(
             request,

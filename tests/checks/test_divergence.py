@@ -1,6 +1,7 @@
 """The differential: how a target is graded, what is a suspicion, what replays make of it."""
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import mixing
@@ -119,9 +120,10 @@ def test_a_fault_whose_effect_follows_the_companions_is_corruption():
     assert found
     assert {f.anomaly for f in found} == {"diverted-answer"}
     for f in found:
-        assert f.evidence["parted_again"] == f.evidence["replayed"] == 10
+        # now and then the companion that does it is left out
+        assert f.evidence["parted_again"] >= f.evidence["replayed"] - 4
         assert f.evidence["parted_in_other_company"] == 0
-        assert "words of these companions 10 of 10 times, in" in f.explanation
+        assert "words of these companions" in f.explanation
 
 
 def test_a_fault_that_takes_other_words_of_the_same_companions_each_time_is_corruption():
@@ -239,11 +241,14 @@ def test_at_most_four_suspects_of_four_windows_are_sent_again():
     assert len({each.window for each in accused}) == len(accused) == _suspects.MOST_SUSPECTS
 
 
-def test_replays_are_whole_phases_with_unchanged_payloads():
-    h = played(plan(6), contaminated(0.5))
+def test_replays_are_phases_with_unchanged_payloads_but_for_a_companion_now_and_then():
+    h = played(plan(6, requests=12), contaminated(0.5))
     sent = confirmations(h)
-    windows = {each.window for each in sent}
-    assert len(sent) == len(windows) * 6
+    sizes = Counter(each.window for each in sent)
+    recipients = Counter(each.window for each in sent if each.role == "recipient")
+    assert set(recipients) == set(sizes)
+    assert set(recipients.values()) == {4}
+    assert set(sizes.values()) == {10, 11, 12}
     for each in sent:
         first = h.by_id(each.replays)
         assert each.messages == first.messages
