@@ -172,7 +172,9 @@ def _settled(weighed: Weighed, run_e: float) -> str | None:
     if weighed.state.leaks or weighed.state.leaks_elsewhere:
         return "leak"
     fuzzy = min(run_e, weighed.state.e_value) >= 1 / gate.alpha
-    return "evidence" if fuzzy else "certificate"
+    if fuzzy:
+        return "evidence"
+    return "certificate" if settling.certified(weighed.state, gate.detect) else None  # or mute
 
 
 def _weight(finding: Finding) -> tuple[int, int, str]:

@@ -63,7 +63,8 @@ def claim_of(result: Result) -> int:
 
 def dump(results: Sequence[Result]) -> bytes:
     """The results as JSON."""
-    return msgspec.json.format(msgspec.json.encode(results), indent=1)
+    raw = msgspec.json.encode(results, enc_hook=lambda number: number.item())  # of numpy
+    return msgspec.json.format(raw, indent=1)
 
 
 def load(raw: bytes) -> list[Result]:
