@@ -18,6 +18,8 @@ from leakcheck.traffic.mixed_batch import (
 
 ENOUGH = 100
 """Windows with a neutral comparison, and without a difference in any, for grade D0."""
+LEAST_NULLS = 100
+"""Comparisons without passphrases that a threshold takes; with fewer nobody is suspected."""
 CEILING = 4.0
 """Nats to which differences in neutral company can raise the threshold: a fault that strikes
 neutral companies too must not hide behind its own damage. One token is 55 times as likely there."""
@@ -75,13 +77,20 @@ class Grade:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
     """What no rounding explains. `tau` in nats; `quantum` that of the target's logits, `null_gap`
-    the largest gap of `Trial.null`, None where there is none. `exact`: any difference is beyond.
+    the largest gap of `Trial.null`, None where there is none, `nulls` how many were compared.
+    `exact`: any difference is beyond.
     """
 
     tau: float
     quantum: float | None
     null_gap: float | None
     exact: bool
+    nulls: int = LEAST_NULLS
+
+    @property
+    def known(self) -> bool:
+        """Whether the noise was seen often enough for the threshold to mean anything."""
+        return self.nulls >= LEAST_NULLS
 
     @property
     def quiet(self) -> bool:
@@ -169,7 +178,8 @@ def threshold(history: History, of: Sequence[Trial]) -> Threshold:
     usable = None if largest is None else min(largest, CEILING / 3)
     tau = evidence.gap_threshold(quantum, usable, evidence.floor_of(quantum))
     exact = grade(of).exact
-    return Threshold(tau=tau, quantum=quantum, null_gap=largest, exact=exact)
+    nulls = sum(len(each.null) for each in of)
+    return Threshold(tau=tau, quantum=quantum, null_gap=largest, exact=exact, nulls=nulls)
 
 
 def _lattice(history: History, of: Sequence[Trial]) -> list[list[float]]:

@@ -105,7 +105,11 @@ class Replays:
 
 
 def suspects(of: Iterable[Trial], rule: Threshold) -> list[Suspect]:
-    """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window."""
+    """Whom replays shall confirm: at most `MOST_SUSPECTS`, one of a window. Nobody before the noise
+    is known.
+    """
+    if not rule.known:
+        return []
     found = sorted(beyond(of, rule), key=_weight)
     chosen = itertools.islice(_one_a_window(found, in_turn=not rule.quiet), MOST_SUSPECTS)
     return [replace(each, ways=_ways(each, found, rule)) for each in chosen]

@@ -99,7 +99,7 @@ def test_differences_without_passphrases_raise_tau_threefold():
 
 
 def test_damage_in_neutral_company_does_not_hide_a_fault():
-    h = played(plan(6), contaminated(0.5))
+    h = played(plan(7), contaminated(0.5))
     rule = threshold(h, trials(h))
     assert rule.null_gap > 2 * CEILING
     assert rule.tau == pytest.approx(CEILING)
@@ -115,7 +115,7 @@ def test_the_lattice_of_the_logits_is_seen():
 
 
 def test_a_fault_whose_effect_follows_the_companions_is_corruption():
-    h = confirmed(plan(6), contaminated(0.5))
+    h = confirmed(plan(7), contaminated(0.5))
     found = [f for f in divergence.check(h).findings if f.severity == "corruption"]
     assert found
     assert {f.anomaly for f in found} == {"diverted-answer"}
@@ -135,7 +135,7 @@ def test_a_fault_that_takes_other_words_of_the_same_companions_each_time_is_corr
         said = draws.choice([each for each in company if each.role == "companion"])
         return draws.randrange(6), draws.choice(said.ticket.words)
 
-    h = confirmed(plan(6), change)
+    h = confirmed(plan(7), change)
     assert ("diverted-answer", "corruption") in severities(h)
 
 
@@ -146,13 +146,13 @@ def test_a_target_that_makes_up_other_words_each_time_is_not_accused():
         made_up = draws.randrange(6), draws.choice(wording.WORDS)
         return made_up if company and draws.random() < 0.4 else None
 
-    h = confirmed(plan(6), change)
+    h = confirmed(plan(7), change)
     assert only(h, _suspects.SAME)
     assert severities(h) == {("divergence", "note")}
 
 
 def test_a_wide_flip_that_every_company_shares_is_noise():
-    h = confirmed(plan(6), by_shape, margin=lambda _request, at: 6.0 if at == 3 else mixing.WIDE)
+    h = confirmed(plan(7), by_shape, margin=lambda _request, at: 6.0 if at == 3 else mixing.WIDE)
     assert severities(h) == {("divergence", "note")}
     assert not only(h, _suspects.SAME)
 
@@ -166,7 +166,7 @@ def test_near_ties_are_noise_and_nothing_is_sent_again():
 
 def test_wide_flips_at_random_are_sent_again_and_stay_noise():
     change, margin = at_random(0.3, 6.0)
-    h = confirmed(plan(6), change, margin=margin)
+    h = confirmed(plan(7), change, margin=margin)
     assert only(h, _suspects.SAME)
     assert severities(h) == {("divergence", "note")}
 
@@ -220,7 +220,7 @@ def test_near_ties_beside_a_suspect_do_not_recur_for_it():
             return None if request.replays else (2, "wrong")
         return (3, "tied") if request.role == "recipient" else None
 
-    of = plan(6)
+    of = plan(7)
     wide = next(each.tenant for each in of.requests if each.window == 4)
     margin = {2: 6.0, 3: 0.1}
     h = played(of, change, margin=lambda _request, at: margin.get(at, mixing.WIDE))
@@ -231,7 +231,7 @@ def test_near_ties_beside_a_suspect_do_not_recur_for_it():
 
 
 def test_an_unfinished_confirmation_is_a_note():
-    h = played(plan(6), contaminated(0.5))
+    h = played(plan(7), contaminated(0.5))
     assert severities(h) == {("divergence", "note")}
 
 
@@ -242,7 +242,7 @@ def test_at_most_four_suspects_of_four_windows_are_sent_again():
 
 
 def test_replays_are_phases_with_unchanged_payloads_but_for_a_companion_now_and_then():
-    h = played(plan(6, requests=12), contaminated(0.5))
+    h = played(plan(7, requests=12), contaminated(0.5))
     sent = confirmations(h)
     sizes = Counter(each.window for each in sent)
     recipients = Counter(each.window for each in sent if each.role == "recipient")
@@ -255,6 +255,12 @@ def test_replays_are_phases_with_unchanged_payloads_but_for_a_companion_now_and_
         assert each.passphrase == first.passphrase
     kinds = [each.cell for each in sent]
     assert kinds.count(_suspects.SAME) == kinds.count(_suspects.OTHER) == len(sent) // 2
+
+
+def test_nobody_is_suspected_before_the_noise_is_known():
+    h = played(plan(6), contaminated(0.5))
+    assert not threshold(h, trials(h)).known
+    assert confirmations(h) == ()
 
 
 def test_all_suspects_and_both_looks_share_one_percent():
@@ -357,7 +363,7 @@ def verdicts(same, other, suspects, *, hot=None):
     """How many of `RUNS` suspects are confirmed that part again with these chances; with `hot`
     their gaps are not clear, and they leave the answer alone at temperature 1 so often.
     """
-    of = _suspects.suspects(trials(played(plan(6), contaminated(0.5))), RULE)[0]
+    of = _suspects.suspects(trials(played(plan(7), contaminated(0.5))), RULE)[0]
     of = replace(of, clear=hot is None)
     level = _suspects.level([of] * suspects)
     draws, found = random.Random(1), 0

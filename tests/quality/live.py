@@ -23,7 +23,7 @@ Group = Callable[[int, float], Iterator[Result]]
 
 def noise(seed: int, seconds: float) -> Iterator[Result]:
     """Claims 2 and 3: rounding that depends on the batch, in the differential."""
-    small = {"load.windows": 4, "load.requests": 8}
+    small = {"load.windows": 8, "load.requests": 8}
     clock = Clock.of(seconds)
     with ground() as its:
         played = list(
@@ -45,7 +45,7 @@ def noise(seed: int, seconds: float) -> Iterator[Result]:
     parted = sum(each.diverged for each in played)
     yield share(
         "2d",
-        f"end to end: {NOISE}, 4 windows of the differential: called leaking or corrupt",
+        f"end to end: {NOISE}, 8 windows of the differential: called leaking or corrupt",
         len(accused),
         len(played),
         at_most=0.01,
