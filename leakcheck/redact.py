@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from leakcheck.errors import UsageError
@@ -31,23 +31,37 @@ def environment(name: str, what: str) -> str:
     return value
 
 
-def headers(target: Target) -> dict[str, str]:
-    """What lets us in at this target: the key as a bearer token, and the headers that it names.
+def bearer(key: str) -> dict[str, str]:
+    """An API key as most targets want it."""
+    return {"Authorization": f"Bearer {key}"}
+
+
+def headers(
+    target: Target, tenant: str | None = None, authorize: Callable[[str], dict[str, str]] = bearer
+) -> dict[str, str]:
+    """What lets us in at this target: its headers and the API key as `authorize` puts it, or those
+    of one of its tenants in their place.
 
     Raises UsageError for a variable that is not set.
     """
-    found = {}
-    if target.api_key_env is not None:
-        found["Authorization"] = f"Bearer {environment(target.api_key_env, 'the API key')}"
-    for header, name in target.headers_env.items():
+    found: dict[str, str] = {}
+    whose = next((each for each in target.tenants if each.name == tenant), None)
+    key = target.api_key_env if whose is None else whose.api_key_env
+    if key is not None:
+        owner = "the API key" if whose is None else f"the API key of tenant {whose.name}"
+        found |= authorize(environment(key, owner))
+    named = target.headers_env | ({} if whose is None else whose.headers_env)
+    for header, name in named.items():
         found[header] = environment(name, f"the header {header}")
     return found
 
 
 def secrets(target: Target) -> tuple[str, ...]:
     """Every secret that is sent to this target, longest first; unset variables are skipped."""
-    names = [*target.headers_env.values(), *([target.api_key_env] if target.api_key_env else [])]
     found: set[str] = set()
+    keys = [target.api_key_env, *(tenant.api_key_env for tenant in target.tenants)]
+    named = [target.headers_env, *(tenant.headers_env for tenant in target.tenants)]
+    names = [*filter(None, keys), *(name for each in named for name in each.values())]
     for name in names:
         value = os.environ.get(name, "").strip()
         found.update(part for part in (value, *value.split()) if len(part) >= _SHORTEST)

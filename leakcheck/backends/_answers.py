@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from leakcheck.backends import Broken
+from leakcheck.backends._http import error_text
 from leakcheck.records import Chunk, TokenLogprob, Usage
 from leakcheck.redact import one_line
 
@@ -41,6 +42,9 @@ class Answer:
 
     def read(self, raw: bytes) -> Iterator[Chunk]:
         """The chunks of one document. Raises Broken (after the chunks it could read)."""
+        if raw.strip() == b"[DONE]":
+            self.done = True
+            return
         document = self._decoded(raw)
         if isinstance(document, Chunk):
             yield document
@@ -96,16 +100,6 @@ class Answer:
                 finish_reason=finish_reason if number == len(texts) else None,
                 target_id=target_id if number == 1 else None,
             )
-
-
-def error_text(document: object) -> str:
-    """What an error reply says, in whichever of the usual shapes (OpenAI, FastAPI, plain)."""
-    for key in ("error", "message", "detail"):
-        if not isinstance(document, dict):
-            break
-        if document.get(key):
-            document = document[key]
-    return document if isinstance(document, str) else _shown(document)
 
 
 def _texts(choice: dict[str, Any]) -> Iterator[tuple[str, str]]:

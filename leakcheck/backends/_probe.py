@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
-import orjson
 from yarl import URL
 
 from leakcheck.backends import Backend, Broken, Refused
-from leakcheck.backends._answers import error_text
+from leakcheck.backends._http import Page
 from leakcheck.errors import LeakcheckError, TargetError, UsageError
 from leakcheck.records import Message, Request, Sampling, Target
 from leakcheck.redact import one_line, redact, secrets
@@ -25,32 +23,6 @@ _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 _NO_ENTRY = frozenset({401, 403})
 _SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """The reply to a GET."""
-
-    status: int
-    content_type: str
-    text: str
-
-    @property
-    def ids(self) -> tuple[str, ...] | None:
-        """The model ids, where this is OpenAI's list of models."""
-        try:
-            listed = orjson.loads(self.text)["data"]
-            return tuple(item["id"] for item in listed if isinstance(item["id"], str))
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return None
-
-    @property
-    def words(self) -> str:
-        """What the target says here, on one line."""
-        try:
-            return one_line(error_text(orjson.loads(self.text)))
-        except orjson.JSONDecodeError:
-            return one_line(self.text, limit=80) or "nothing"
 
 
 Get = Callable[[URL], Awaitable[Page]]
@@ -82,17 +54,26 @@ async def probe(target: Target, base: URL, get: Get, backend: Backend) -> tuple[
     raise type(error)(redact(str(error), secrets(target))) from None
 
 
+def _ids(page: Page) -> tuple[str, ...] | None:
+    """The model ids, where this is OpenAI's list of models."""
+    try:
+        return tuple(item["id"] for item in page.document["data"] if isinstance(item["id"], str))
+    except (KeyError, TypeError):
+        return None
+
+
 async def _models(target: Target, base: URL, get: Get) -> tuple[str, ...]:
     page = await get(base)
     if page.status in _NO_ENTRY:
         raise _no_entry(target, base, page.status, page.words)
-    if page.status == _OK and page.ids is not None:
-        return page.ids
+    ids = _ids(page)
+    if page.status == _OK and ids is not None:
+        return ids
     if not base.path.endswith("/v1"):
         # The root of a server answers with a page, a 404 or JSON of its own: is the API below it?
         longer = base.joinpath("v1")
         below = await get(longer)
-        if below.ids is not None or below.status in _NO_ENTRY:
+        if _ids(below) is not None or below.status in _NO_ENTRY:
             raise UsageError(f"there is no OpenAI API at {base}, but one at {longer}: name that")
     if page.status in {_NOT_FOUND, _NOT_ALLOWED}:
         return ()  # some targets offer no list; the tiny request will tell

@@ -27,6 +27,7 @@ from leakcheck.records.asked import (
     Style,
     Target,
     TargetFacts,
+    Tenant,
 )
 from leakcheck.records.judged import (
     CheckResult,
@@ -98,6 +99,7 @@ __all__ = [
     "Style",
     "Target",
     "TargetFacts",
+    "Tenant",
     "TierEvidence",
     "TokenLogprob",
     "Usage",

@@ -13,10 +13,10 @@ Role = Literal["source", "recipient", "companion"]
 Ask = Literal["eliciting", "neutral", "free"]
 Outcome = Literal["ok", "failed", "unknown", "aborted"]
 Status = Literal["clean", "inconclusive", "error", "corruption", "leak"]
-Style = Literal["rare-token", "phrase"]
+Style = Literal["rare-token", "made-up", "digits", "phrase"]
 Owner = Literal["own", "foreign", "phantom"]
 Relation = Literal["concurrent", "sequential", "unknown"]
-Api = Literal["chat", "completions"]
+Api = Literal["chat", "completions", "responses"]
 
 EXIT_CODES: dict[Status, int] = {
     "clean": 0,
@@ -29,10 +29,27 @@ EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One identity at the target: its own API key and headers (named by environment variable only),
+    cache salt and user field. `name` is how plan and report call it.
+    """
+
+    name: str
+    api_key_env: str | None = None
+    headers_env: dict[str, str] = field(default_factory=dict)
+    cache_salt: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The service under test, as the user named it. Keys are named by environment variable only.
 
-    `ca_file` is a PEM bundle for a private authority; certificates are always checked.
+    `base_url` is what the backend makes of it: a URL, or a command, or `module:function`.
+    `ca_file` is a PEM bundle for a private authority; certificates are always checked. `tenants`
+    are the identities that requests are dealt to; with none, all are sent with `api_key_env`.
+    Without `keep_alive` each request has a connection of its own. `replica_header` is the header of
+    a reply that names the replica (None: the usual ones are looked at).
     """
 
     base_url: str
@@ -42,6 +59,9 @@ class Target:
     api_key_env: str | None = None
     headers_env: dict[str, str] = field(default_factory=dict)
     ca_file: str | None = None
+    tenants: tuple[Tenant, ...] = ()
+    keep_alive: bool = True
+    replica_header: str | None = None
     timeout_s: float = 60.0
     max_reply_bytes: int = 2_000_000
 

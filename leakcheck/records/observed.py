@@ -31,7 +31,9 @@ class Chunk:
     """One piece of an answer as the target sent it, unaltered.
 
     `field` is where it stood: `content`, `reasoning`, `tool`, `error`; further choices of one
-    request are `content[1]` and so on. Texts of one field, joined, are the answer.
+    request are `content[1]` and so on. Texts of one field, joined, are the answer. A chunk with a
+    `connection` comes first and says that only: the number of the lane's connection that the answer
+    comes over, counted from 1, and, where a header says it, which `replica` answers.
     """
 
     text: str = ""
@@ -40,6 +42,8 @@ class Chunk:
     finish_reason: str | None = None
     usage: Usage | None = None
     target_id: str | None = None
+    connection: int | None = None
+    replica: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,8 @@ class Observation:
     status: int | None = None
     error: str | None = None
     retry_after_s: float | None = None
+    connection: int | None = None
+    replica: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

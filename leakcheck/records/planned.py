@@ -60,6 +60,9 @@ class Request:
     the prefix it shares by plan with `partner`, the source aimed at it. `start_offset_s` counts
     from the start of its phase.
 
+    `tenant` is whose secret it is in the plan; `key` names the tenant of the target whose API key
+    it is sent with (None: the target's own key).
+
     `client_id` is sent as the header X-Request-Id, `conversation` as a conversation id in the
     metadata of the request. The lane hangs up `abort_after_s` after sending, or once
     `abort_after_chunks` pieces of the answer have come, whichever is first.
@@ -94,6 +97,7 @@ class Request:
     conversation: str | None = None
     abort_after_s: float | None = None
     abort_after_chunks: int | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ class _Reply:
     error: str | None = None
     status: int | None = None
     retry_after_s: float | None = None
+    connection: int | None = None
+    replica: str | None = None
 
 
 class Lane:
@@ -133,6 +135,9 @@ class Lane:
         async for chunk in stream:
             if chunk.text and reply.first_chunk_ns is None:
                 reply.first_chunk_ns = time.monotonic_ns()
+            if chunk.connection is not None:  # said once, of the answer as a whole
+                reply.connection, reply.replica = chunk.connection, chunk.replica
+                continue
             reply.chunks.append(chunk)
             characters += len(chunk.text)
             pieces += bool(chunk.text)
@@ -166,6 +171,8 @@ class Lane:
             status=reply.status,
             error=None if reply.error is None else redact(one_line(reply.error), self._keys),
             retry_after_s=reply.retry_after_s,
+            connection=reply.connection,
+            replica=None if reply.replica is None else redact(reply.replica, self._keys),
         )
 
 

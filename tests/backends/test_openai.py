@@ -297,7 +297,7 @@ async def _one_reply(server_reply, aim_of, **server):
     async with listening:
         backend = openai.connect(aim_of(listening.sockets[0].getsockname()[1]))
         try:
-            page = await backend.models(backend._base)
+            page = await backend.models(backend.http.base)
         except backends.Refused as refused:
             page = refused
         finally:
