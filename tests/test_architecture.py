@@ -23,6 +23,7 @@ LAYERS = [
         "plugin",
         "wording",
         "spending",
+        "manners",
     },
     {"history"},
     {"backends", "traffic", "checks"},

@@ -49,7 +49,9 @@ class Target:
     `ca_file` is a PEM bundle for a private authority; certificates are always checked. `tenants`
     are the identities that requests are dealt to; with none, all are sent with `api_key_env`.
     Without `keep_alive` each request has a connection of its own. `replica_header` is the header of
-    a reply that names the replica (None: the usual ones are looked at).
+    a reply that names the replica (None: the usual ones are looked at). `refuses` are the fields of
+    a request, by their names in its protocol, that the target was found to refuse before the run:
+    they are not sent, and for `max_tokens` its successor is.
     """
 
     base_url: str
@@ -62,8 +64,40 @@ class Target:
     tenants: tuple[Tenant, ...] = ()
     keep_alive: bool = True
     replica_header: str | None = None
+    refuses: tuple[str, ...] = ()
     timeout_s: float = 60.0
     max_reply_bytes: int = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """What a run may use and never exceeds, survey, retries and replays included; None: no limit.
+
+    `tokens` are those of prompts and answers together. `prompt_usd` and `answer_usd` are what the
+    target charges for a million tokens of each; without them there is no cost.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    prompt_usd: float | None = None
+    answer_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How hard a run may press: at most `requests` attempts in any `per_s` seconds and `in_flight`
+    at one time, over all workers; None: no limit.
+
+    A share of errors above `max_errors` ends the run, and so does a target that wants more than
+    `max_wait_s` to pass before the next request.
+    """
+
+    requests: int | None = None
+    per_s: float = 1.0
+    in_flight: int | None = None
+    max_errors: float | None = None
+    max_wait_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

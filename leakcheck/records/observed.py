@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from leakcheck.records.asked import Outcome, Scenario, Target, TargetFacts
+from leakcheck.records.asked import Caps, Outcome, Pace, Scenario, Target, TargetFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,8 @@ class Provenance:
     play_all: bool = False
     lifetimes: int = 1
     restart: str | None = None
+    caps: Caps = field(default_factory=Caps)
+    pace: Pace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,9 @@ class RunEvent:
 
     `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`,
     `settled` (the windows of a scenario ended before its budget: `detail` is its name), `spent` (a
-    cap of requests or tokens would have been exceeded by the next window: `detail` says which),
+    cap of requests, tokens or cost would have been exceeded by what came next: `detail` says
+    which), `breaker` (too many errors, or refusals without end: `detail` counts them),
+    `told-to-wait` (the target wants more time to pass before the next request than the run has),
     `restarted` (another lifetime of the target begins: `detail` is the scenario, and which of how
     many, and what showed it), `restart-unseen` (as that, where nothing showed that the target did
     restart); in a report also `torn-line`.
