@@ -17,6 +17,8 @@ Style = Literal["rare-token", "made-up", "digits", "phrase"]
 Owner = Literal["own", "foreign", "phantom"]
 Relation = Literal["concurrent", "sequential", "unknown"]
 Api = Literal["chat", "completions", "responses"]
+Sent = Literal["plain", "expect", "misdirected"]
+Boundary = Literal["same connection", "same key", "another key"]
 
 EXIT_CODES: dict[Status, int] = {
     "clean": 0,
@@ -180,7 +182,8 @@ class TargetFacts:
     none). `overhead_tokens` stand in front of the user's text in every chat prompt (the template),
     `tokens_per_word` is what one word of filler costs, `tokens_per_phrase_word` what one word of
     a passphrase does. `continues`: the target goes on with a text (completions) rather than answer
-    one (chat). `samples`: the target follows temperature and seed (None: it did not say).
+    one (chat). `samples`: the target follows temperature and seed (None: it did not say). `tenants`
+    are the names of the target's tenants, whose API keys requests are sent with.
     """
 
     models: tuple[str, ...] = ()
@@ -192,4 +195,5 @@ class TargetFacts:
     reports_logprobs: bool = False
     continues: bool = False
     samples: bool | None = None
+    tenants: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from leakcheck.records.asked import Arm, Ask, Role, Scenario, Style
+from leakcheck.records.asked import Arm, Ask, Role, Scenario, Sent, Style
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Sampling parameters as they are sent; None leaves a parameter out."""
+    """Sampling parameters as they are sent; None leaves a parameter out, and so do False and ().
+
+    `n` answers are asked for: the fields `content`, `content[1]` and so on. `prompt_logprobs` and
+    `ignore_eos` are extensions that some engines have.
+    """
 
     max_tokens: int = 32
     temperature: float = 0.0
@@ -45,6 +49,9 @@ class Sampling:
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    n: int | None = None
+    ignore_eos: bool = False
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,16 @@ class Request:
 
     `tenant` is whose secret it is in the plan; `key` names the tenant of the target whose API key
     it is sent with (None: the target's own key).
+
+    `tools` are functions, each with `name`, `description` and `parameters` (a JSON schema), and
+    `tool_choice` says whether one must be called; `response_format` is OpenAI's. With
+    `prompt_token_ids` these are the prompt of a completion, in place of the messages. `extra` are
+    fields of the JSON body that go beyond all that, by their names at the target.
+
+    `sent` is how it goes over HTTP: `plain`; `expect`, whose body waits until the target has said
+    that it goes on (`Expect: 100-continue`, a second at most); or `misdirected`, to a path that no
+    target has, so that it is refused while its body is still unread. Backends without HTTP send all
+    of them plain.
 
     `client_id` is sent as the header X-Request-Id, `conversation` as a conversation id in the
     metadata of the request. The lane hangs up `abort_after_s` after sending, or once
@@ -98,6 +115,12 @@ class Request:
     abort_after_s: float | None = None
     abort_after_chunks: int | None = None
     key: str | None = None
+    sent: Sent = "plain"
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str | None = None
+    response_format: dict[str, Any] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
