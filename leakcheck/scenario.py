@@ -261,7 +261,8 @@ def plan_window(
 ) -> list[Request]:
     """The requests of one window, drawn from the run's seed and the window's own number.
 
-    Answers get room for what they are to show, whatever `load.max_tokens` says: see `room`.
+    Answers get room for what they are to show, whatever `load.max_tokens` says: see `room`. Where
+    the target has tenants, requests are dealt to their keys: see `dealt`.
     """
     rng = random.Random(f"{seed}/{scenario.name}/{index}")
     most = max(scenario.load.max_tokens, room(scenario.load, facts))
@@ -277,4 +278,21 @@ def plan_window(
         ids=ids,
     )
     shape = plugin.load("traffic", scenario.traffic.name, "plan")
-    return list(shape(window, **scenario.traffic.options))
+    requests = list(shape(window, **scenario.traffic.options))
+    return dealt(requests, facts.tenants, random.Random(f"{seed}/{scenario.name}/{index}/keys"))
+
+
+def dealt(requests: Sequence[Request], keys: Sequence[str], rng: random.Random) -> list[Request]:
+    """The requests of a window, each with the key of a tenant of the target (`keys`: their names).
+
+    All requests of one tenant of the plan, twins included, have one key. The tenants are dealt
+    evenly, each key as often as any other, or nearly; where there are too few for every key to come
+    twice, by chance: neighbours with the same key and with another occur in any traffic.
+    """
+    if not keys:
+        return list(requests)
+    names = list(dict.fromkeys(request.tenant for request in requests))
+    deck = [*keys] * max(2, -(-len(names) // len(keys)))
+    rng.shuffle(deck)
+    key_of = dict(zip(names, deck, strict=False))
+    return [replace(request, key=key_of[request.tenant]) for request in requests]

@@ -19,16 +19,23 @@ class Refused(Exception):  # noqa: N818 - a refusal is what it is called, and no
 
     `status` is the HTTP status, None where not even a connection was made. `message` is one line:
     the target's own words where it has any. `retry_after_s` is how long it asks us to wait.
+    `lasting`: no waiting will mend it (a certificate that is not trusted).
     """
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        lasting: bool = False,
     ) -> None:
         """Everything is kept as an attribute."""
         super().__init__(message)
         self.message = message
         self.status = status
         self.retry_after_s = retry_after_s
+        self.lasting = lasting
 
 
 class Broken(Exception):  # noqa: N818 - as Refused

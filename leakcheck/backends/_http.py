@@ -6,8 +6,8 @@ all of them:
 
 - a whole answer: a JSON reply the reader takes for one; a stream that its reader calls `done`, or
   in which all that was begun is `finished`;
-- Refused: no connection, redirects, 4xx (408 and 499 excepted: those may have been generated), and
-  503 with Retry-After;
+- Refused: no connection, redirects, 4xx (408, 424 and 499 excepted: those may have been generated),
+  and 503 with Retry-After;
 - Broken: other 5xx, a cut connection or stream, JSON that is invalid or no answer, bytes that are
   not UTF-8 (the text is kept, with U+FFFD for them), more than `max_reply_bytes`.
 
@@ -23,7 +23,7 @@ import os
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ from yarl import URL
 
 from leakcheck import __version__
 from leakcheck.backends import Broken, Refused
+from leakcheck.backends._expect import patient
 from leakcheck.backends._sse import Events
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
@@ -45,8 +46,10 @@ _IDLE_S = 1.5
 longer connects anew, and does not send into a connection that is just being closed."""
 _CONNECT_S = 10.0
 _AFTER_DONE_S = 1.0
+_NOWHERE = ("leakcheck", "no-such-path")
+"""Below the base URL: refused as any wrong address is, which no third party minds."""
 _ERROR_BYTES = 65_536
-_MAYBE_GENERATED = frozenset({408, 499})
+_MAYBE_GENERATED = frozenset({408, 424, 499})
 _REPLICA_HEADERS = (
     "X-Served-By",
     "X-Replica-Id",
@@ -141,6 +144,7 @@ class Connection:
             trust_env=bool(urllib.request.getproxies()),
             skip_auto_headers=("Content-Type",),
             trace_configs=[self._counting()],
+            response_class=patient,  # type: ignore[arg-type]  # aiohttp only calls it
         )
 
     def url(self, *path: str) -> URL:
@@ -149,14 +153,20 @@ class Connection:
 
     async def stream(
         self, request: Request, url: URL, document: Mapping[str, Any], reader: Reader
-    ) -> AsyncIterator[Chunk]:
-        """Send one request, and yield its answer as it arrives. Raises Refused and Broken."""
+    ) -> AsyncGenerator[Chunk, None]:
+        """Send one request, and yield its answer as it arrives. Raises Refused and Broken.
+
+        As `Request.sent` says: a misdirected one goes to a path that is none.
+        """
+        if request.sent == "misdirected":
+            url = self.url(*_NOWHERE)
         with self._explained():
             async with self._session.post(
                 url,
                 data=orjson.dumps(document),
                 headers=self._own_headers(request),
                 allow_redirects=False,
+                expect100=request.sent == "expect",
             ) as response:
                 yield Chunk(connection=self._connections, replica=self._replica(response))
                 if response.status != 200:  # noqa: PLR2004 - the one status of an answer
@@ -177,6 +187,23 @@ class Connection:
     async def post(self, url: URL, document: Mapping[str, Any]) -> Page:
         """Ask something that is no request of a plan. Raises Refused and Broken."""
         return await self._page("POST", url, data=orjson.dumps(document))
+
+    async def ask(self, request: Request, url: URL, document: Mapping[str, Any]) -> Any:
+        """Ask what a request needs before it can be sent, as whoever it is sent for: the JSON of
+        the reply, None where it is none. Raises Refused and Broken as `stream`.
+        """
+        with self._explained():
+            async with self._session.post(
+                url,
+                data=orjson.dumps(document),
+                headers=self._own_headers(request),
+                allow_redirects=False,
+            ) as response:
+                if response.status != 200:  # noqa: PLR2004 - the one status of an answer
+                    raise _refusal(response, await self._error_body(response))
+                text = (await self._bounded(response)).decode("utf-8", "replace")
+                page = Page(status=200, content_type=response.content_type, text=text)
+                return page.document
 
     async def close(self) -> None:
         """Close the connection."""
@@ -291,7 +318,9 @@ class Connection:
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
             cause = getattr(error, "certificate_error", None)
             reason = getattr(cause, "verify_message", "") or "the TLS handshake failed"
-            raise Refused(f"no connection to {self.place}: {one_line(reason)}") from None
+            raise Refused(
+                f"no connection to {self.place}: {one_line(reason)}", lasting=True
+            ) from None
         except aiohttp.ClientConnectorError as error:
             number = error.os_error.errno
             reason = os.strerror(number) if number else type(error.os_error).__name__
