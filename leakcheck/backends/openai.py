@@ -1,4 +1,9 @@
-"""The OpenAI API, chat and completions, streamed or not: what nearly every target speaks.
+"""The OpenAI API: chat, completions, responses, streamed or not: what nearly every target speaks.
+
+Some servers refuse fields that they do not know, and some models fields that others need (newer
+ones of OpenAI take `max_completion_tokens` for `max_tokens`, reasoning models no `temperature`).
+So nothing is sent that a request does not ask for, and `meet` finds out what a target refuses by
+asking: what it names in a 400 is left out and it is asked again. `Target.refuses` tells the lanes.
 
 What makes an outcome is said in `_http`.
 """
@@ -6,7 +11,7 @@ What makes an outcome is said in `_http`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from yarl import URL
@@ -14,7 +19,16 @@ from yarl import URL
 from leakcheck.backends import _probe as probing
 from leakcheck.backends._answers import Answer
 from leakcheck.backends._http import Connection, Page
-from leakcheck.records import Chunk, Request, Target
+from leakcheck.backends._responses import Response
+from leakcheck.records import Api, Chunk, Request, Target
+
+_PATHS: dict[Api, str] = {
+    "chat": "chat/completions",
+    "completions": "completions",
+    "responses": "responses",
+}
+_LEAST_OUTPUT_TOKENS = 16
+"""OpenAI refuses a response that may be shorter."""
 
 
 def connect(target: Target) -> OpenAI:
@@ -25,18 +39,30 @@ def connect(target: Target) -> OpenAI:
 
 
 def probe(target: Target) -> tuple[str, ...]:
-    """Find out whether the target can be used at all: GET /models and one tiny request.
+    """The ids of the models that the target offers, as `meet` finds them."""
+    return meet(target)[1]
 
-    Returns the ids of the models it offers; none where it does not tell. Raises TargetError for a
-    target that is dead or broken, UsageError for a wrong URL, key or model: one sentence each.
+
+def meet(target: Target) -> tuple[Target, tuple[str, ...]]:
+    """Find out whether the target can be used at all, and what it refuses: GET /models, one tiny
+    request, and one with everything that the traffic of leakcheck sends; more where these fail.
+
+    Returns the target as it is to be spoken to (`refuses`), and the ids of the models it offers;
+    none where it does not tell. Raises TargetError for a target that is dead or broken, UsageError
+    for a wrong URL, key or model: one sentence each.
     """
-    return asyncio.run(_probe(target))
+    return asyncio.run(_meet(target))
 
 
-async def _probe(target: Target) -> tuple[str, ...]:
+async def _meet(target: Target) -> tuple[Target, tuple[str, ...]]:
     backend = connect(target)
     try:
-        return await probing.probe(target, backend.http.base, backend.models, backend)
+        return await probing.meet(
+            target,
+            backend.http.base,
+            backend.models,
+            lambda told, request: backend.sent(request, body(told, request)),
+        )
     finally:
         await backend.close()
 
@@ -48,12 +74,16 @@ class OpenAI:
         """As `connect`."""
         self._target = target
         self.http = Connection(target)
-        path = "chat/completions" if target.api == "chat" else "completions"
-        self._url = self.http.url(path)
+        self._url = self.http.url(_PATHS[target.api])
 
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """See `leakcheck.backends.Backend`."""
-        return self.http.stream(request, self._url, body(self._target, request), Answer())
+        return self.sent(request, body(self._target, request))
+
+    def sent(self, request: Request, document: Mapping[str, Any]) -> AsyncIterator[Chunk]:
+        """As `stream`, with a body of another's making."""
+        reader = Response() if self._target.api == "responses" else Answer()
+        return self.http.stream(request, self._url, document, reader)
 
     async def models(self, base: URL) -> Page:
         """GET /models below a base URL. Raises Refused and Broken."""
@@ -68,36 +98,94 @@ class OpenAI:
 
 
 def body(target: Target, request: Request) -> dict[str, Any]:
-    """The JSON of one request. Completions get the messages joined by blank lines as prompt.
+    """The JSON of one request: only what it asks for, and nothing that the target refuses.
 
-    Some servers refuse fields that they do not know, so nothing is sent that the request does not
-    ask for. A conversation belongs to somebody: with it, and only then, the tenant is sent as user.
+    Completions get the messages joined by blank lines as prompt, or its token ids. A conversation
+    belongs to somebody: with it, and only then, the tenant is sent as user; a tenant of the target
+    brings its own user and salt.
     """
-    sampling = request.sampling
-    fields: dict[str, Any] = {"model": target.model}
-    if target.api == "chat":
-        fields["messages"] = [
-            {"role": message.role, "content": message.content} for message in request.messages
-        ]
-    else:
-        fields["prompt"] = "\n\n".join(message.content for message in request.messages)
-    fields |= {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
-    optional: dict[str, Any] = {
-        "top_p": sampling.top_p,
-        "seed": sampling.seed,
-        "stop": list(sampling.stop) or None,
-        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
-        "cache_salt": request.cache_salt,
+    made = {"chat": _chat, "completions": _completion, "responses": _response}[target.api](request)
+    shared: dict[str, Any] = {
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "seed": request.sampling.seed,
+        "stop": list(request.sampling.stop) or None,
+        "n": request.sampling.n,
+        "ignore_eos": request.sampling.ignore_eos or None,
+        "prompt_logprobs": request.sampling.prompt_logprobs,
+        "tool_choice": request.tool_choice,
+        **_identity(target, request),
     }
-    if request.conversation is not None:
-        optional["metadata"] = {"conversation_id": request.conversation}
-        optional["user"] = request.tenant
-    fields |= {name: value for name, value in optional.items() if value is not None}
-    if sampling.top_logprobs is not None and target.api == "chat":
-        fields |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-    elif sampling.top_logprobs is not None:
-        fields["logprobs"] = sampling.top_logprobs
-    fields["stream"] = request.stream
-    if request.stream:
+    fields = {"model": target.model} | made | shared | {"stream": request.stream} | request.extra
+    if request.sampling.logit_bias:
+        fields["logit_bias"] = {str(token): bias for token, bias in request.sampling.logit_bias}
+    if request.stream and target.api != "responses":
         fields["stream_options"] = {"include_usage": True}
-    return fields
+    return _accepted(fields, target.refuses)
+
+
+def _identity(target: Target, request: Request) -> dict[str, Any]:
+    """Who sends it, as far as the request or its tenant say so."""
+    mine = next((each for each in target.tenants if each.name == request.key), None)
+    salt, user, metadata = request.cache_salt, None, None
+    if mine is not None:
+        salt, user = salt or mine.cache_salt, mine.user
+    if request.conversation is not None:
+        metadata, user = {"conversation_id": request.conversation}, user or request.tenant
+    return {"cache_salt": salt, "user": user, "metadata": metadata}
+
+
+def _chat(request: Request) -> dict[str, Any]:
+    wanted = request.sampling.top_logprobs
+    tools = [{"type": "function", "function": tool} for tool in request.tools]
+    return {
+        "messages": _messages(request),
+        "max_tokens": request.sampling.max_tokens,
+        "logprobs": None if wanted is None else True,
+        "top_logprobs": wanted,
+        "tools": tools or None,
+        "response_format": request.response_format,
+    }
+
+
+def _completion(request: Request) -> dict[str, Any]:
+    prompt: str | list[int] = "\n\n".join(message.content for message in request.messages)
+    if request.prompt_token_ids is not None:
+        prompt = list(request.prompt_token_ids)
+    return {
+        "prompt": prompt,
+        "max_tokens": request.sampling.max_tokens,
+        "logprobs": request.sampling.top_logprobs,
+        "response_format": request.response_format,
+    }
+
+
+def _response(request: Request) -> dict[str, Any]:
+    wanted = request.sampling.top_logprobs
+    form = request.response_format
+    if form is not None and isinstance(schema := form.get("json_schema"), dict):
+        form = {"type": form["type"], **schema}  # one level less than in a chat
+    return {
+        "input": _messages(request),
+        "max_output_tokens": max(_LEAST_OUTPUT_TOKENS, request.sampling.max_tokens),
+        "include": None if wanted is None else ["message.output_text.logprobs"],
+        "top_logprobs": wanted,
+        "tools": [{"type": "function", **tool} for tool in request.tools] or None,
+        "text": None if form is None else {"format": form},
+    }
+
+
+def _messages(request: Request) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in request.messages]
+
+
+def _accepted(fields: Mapping[str, Any], refuses: Collection[str]) -> dict[str, Any]:
+    """What there is of these fields and is not refused, `max_tokens` by its newer name if need be;
+    what only goes with a refused field goes with it.
+    """
+    kept = {name: value for name, value in fields.items() if value is not None}
+    if "max_tokens" in refuses and "max_tokens" in kept:
+        kept["max_completion_tokens"] = kept["max_tokens"]
+    if {"logprobs", "top_logprobs"} & set(refuses):
+        refuses = {*refuses, "logprobs", "top_logprobs"}
+    return {name: value for name, value in kept.items() if name not in refuses}
