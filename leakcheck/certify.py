@@ -162,8 +162,13 @@ def budget(words: int, options: Options) -> int:
 class Planner:
     """Draws the requests of every round from the run's seed."""
 
-    def __init__(self, options: Options, style: Style, *, continues: bool) -> None:
-        """`continues`: the target goes on with a text rather than answer one."""
+    def __init__(
+        self, options: Options, style: Style, *, continues: bool, keys: Sequence[str] = ()
+    ) -> None:
+        """`continues`: the target goes on with a text rather than answer one. `keys` are the names
+        of its tenants, whose keys the requests are sent with in turn.
+        """
+        self._keys = itertools.cycle(keys or (None,))
         self._load = scenario(options).load
         self._seed = options.setup.seed
         self._style: Style = style
@@ -220,7 +225,7 @@ class Planner:
             number, phase=0, role="companion", ask=ask, text=text, sampling=sampling, **fields
         )
         self.planned += 1
-        return replace(made, tenant=NAME)
+        return replace(made, tenant=NAME, key=next(self._keys))
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -238,7 +243,7 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
     setup, its = options.setup, scenario(options)
     _require_writable(options.file)
     with session.opened(setup) as opened:
-        survey.preflight(opened.target)
+        opened = replace(opened, target=survey.meet(opened.target)[0])  # noqa: PLW2901 - what every lane is to know
         words, style = _candidates(setup, opened)
         total = budget(len(words), options)
         say(
@@ -250,7 +255,12 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
         runfolder.write_provenance(folder, session.provenance(setup, opened, (its,)))
         plan = Plan(scenario=its, seed=setup.seed, words=words, style=style, requests=())
         runfolder.write_plans(folder, [plan])
-        planner = Planner(options, style, continues=opened.target.api == "completions")
+        planner = Planner(
+            options,
+            style,
+            continues=opened.target.api == "completions",
+            keys=[each.name for each in opened.target.tenants],
+        )
         with session.started(folder, opened, [its.load], watch) as live:
             tally = measure(options, words, planner, partial(_answers, live, planner, total))
         if tally is None:

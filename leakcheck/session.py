@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import leakcheck
-from leakcheck import embedded, gauges, runfolder
+from leakcheck import embedded, gauges, runfolder, waiting
 from leakcheck.errors import UsageError
 from leakcheck.records import (
     SCHEMA,
@@ -42,7 +43,7 @@ class Setup:
     """What a user asked for around a run. Either `target` or `engine` is set: flags of the embedded
     one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go. `metrics`
     is where the target's own are read (see `gauges.source`). `caps` end a run that has
-    used them up.
+    used them up. A target that is still starting is waited for, `wait_ready_s` seconds at most.
     """
 
     target: Target | None = None
@@ -60,6 +61,7 @@ class Setup:
     lifetimes: int = 1
     restart: str | None = None
     caps: Caps | None = None
+    wait_ready_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ def opened(setup: Setup) -> Iterator[Opened]:
     if setup.engine is None:
         if setup.target is None:
             raise UsageError("no target: give --target URL --model M, or --embedded")
+        if setup.wait_ready_s is not None:
+            waiting.until_ready(setup.target, setup.wait_ready_s, _tell)
         page = gauges.found(setup.target, setup.metrics)
         yield Opened(target=setup.target, engine=None, page=page)
         return
@@ -114,6 +118,11 @@ def opened(setup: Setup) -> Iterator[Opened]:
             timeout_s=setup.timeout_s,
         )
         yield Opened(target=local, engine=started, page=gauges.found(local, setup.metrics))
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ LAYERS = [
         "survey",
         "embedded",
         "gauges",
+        "waiting",
         "session",
         "certify",
     },

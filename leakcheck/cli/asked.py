@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leakcheck.cli import tenants
 from leakcheck.errors import UsageError
 from leakcheck.records import Target
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _NUMBER = re.compile(r"((?:\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?:[eE][+-]?\d{1,3})?)\s*(%?)", re.ASCII)
+_LONGEST_WAIT_S = 86_400
 SMOKE = 0.05
 """The leak rate that --smoke is content to exclude."""
 SHORTCUTS = ("windows", "requests", "workers", "lanes", "max_tokens", "timeout_s", "phantoms")
@@ -53,6 +55,7 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         command=("leakcheck", *sys.argv[1:]),
         play_all=getattr(arguments, "play_all", False),
         metrics=_metrics(arguments),
+        wait_ready_s=_wait_ready_s(arguments),
         **_lifetimes(arguments, target),
     )
 
@@ -77,6 +80,16 @@ def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str
             "restarts it with --restart"
         )
     return {"lifetimes": count or (1 if command is None else 2), "restart": command}
+
+
+def _wait_ready_s(arguments: argparse.Namespace) -> float | None:
+    seconds: float | None = arguments.wait_ready
+    if seconds is not None and not 0 < seconds <= _LONGEST_WAIT_S:
+        raise UsageError(
+            f"--wait-ready: {seconds:g} is out of range; use seconds, more than 0 and at most "
+            f"{_LONGEST_WAIT_S}"
+        )
+    return seconds
 
 
 def _metrics(arguments: argparse.Namespace) -> str:
@@ -107,6 +120,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         raise UsageError("--target and --embedded (--fault, --engine-flag) exclude each other")
     url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
     if url is None:
+        _require_no_tenants(arguments)
         return None
     _require_plain("--target", url)
     from leakcheck import plugin  # noqa: PLC0415 - imports the backend
@@ -115,7 +129,9 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     model = arguments.model or _env("LEAKCHECK_MODEL")
     if not model:
         raise UsageError(f"--model is missing: name the model that {url} should answer with")
-    key = arguments.api_key_env or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
+    named = tenants.read(arguments.tenant)
+    key = arguments.api_key_env or (named[0].api_key_env if named else None)
+    key = key or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
     headers = dict(_header(text) for text in arguments.header_env)
     for name in [*headers.values(), *([key] if key else [])]:
         if not _VARIABLE.fullmatch(name):
@@ -133,8 +149,23 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         api_key_env=key,
         headers_env=headers,
         ca_file=arguments.ca_file,
+        tenants=named,
+        keep_alive=not arguments.no_keep_alive,
+        replica_header=_replica_header(arguments),
         **({} if arguments.timeout_s is None else {"timeout_s": arguments.timeout_s}),
     )
+
+
+def _require_no_tenants(arguments: argparse.Namespace) -> None:
+    if arguments.tenant:
+        raise UsageError("--tenant: the embedded engine has no API keys; name a --target")
+
+
+def _replica_header(arguments: argparse.Namespace) -> str | None:
+    name: str | None = arguments.replica_header
+    if name is not None and not _HEADER.fullmatch(name):
+        raise UsageError(f"--replica-header: {name!r} is no name of a header, such as X-Served-By")
+    return name
 
 
 def _require_plain(flag: str, url: str, right: str = "http://host:port/v1") -> None:

@@ -242,6 +242,23 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "HEADER=NAME",
         "help": "a header whose value is in the environment variable NAME",
     },
+    "--tenant": {
+        "action": "append",
+        "default": [],
+        "metavar": "NAME=ENV_VAR",
+        "help": "an identity with the API key in ENV_VAR; requests are dealt to all of them "
+        "(repeatable; after commas: HEADER=ENV_VAR, salt=TEXT, user=TEXT)",
+    },
+    "--replica-header": {
+        "metavar": "NAME",
+        "help": "the header of a reply that names the replica (default: the usual ones)",
+    },
+    "--no-keep-alive": {"action": "store_true", "help": "a new connection for every request"},
+    "--wait-ready": {
+        "type": float,
+        "metavar": "SECONDS",
+        "help": "wait at most so long for the target to answer before anything is sent",
+    },
     "--ca-file": {"metavar": "PEM", "help": "a private certificate authority to trust"},
     "--backend": {"default": "openai", "metavar": "NAME", "help": "the protocol to speak"},
     "--tokenizer": {
