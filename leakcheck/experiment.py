@@ -58,9 +58,10 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     lifetimes.require_windows(scenarios, setup.lifetimes)
     with session.opened(setup) as opened:
         watch(survey.NAME, 0, 1)
-        models = survey.preflight(opened.target)
+        known, models = survey.meet(opened.target)
+        opened = replace(opened, target=known)  # noqa: PLW2901 - what every lane is to know
         tokenizer = opened.tokenizer(setup.tokenizer)
-        chat = opened.target.api == "chat"
+        chat = opened.target.api != "completions"
         tokens = None
         if tokenizer is not None:
             tokens = survey.tokens_of(tokenizer, chat=chat, words=load_words(setup.words))
@@ -78,8 +79,15 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
                     raise TargetError(ended.detail)
                 if ended is None:
                     seen = runfolder.read_shards(folder).observations
-                    found = survey.facts(first, seen, models=models, tokens=tokens)
-                    found = replace(found, continues=not chat, notes=(*notes, *found.notes))
+                    found = survey.facts(
+                        first, seen, models=models, tokens=tokens, refuses=known.refuses
+                    )
+                    found = replace(
+                        found,
+                        continues=not chat,
+                        tenants=tuple(each.name for each in opened.target.tenants),
+                        notes=(*notes, *found.notes),
+                    )
                     runfolder.write_provenance(folder, replace(origin, facts=found))
                     watch("plan", 0, 1)
                     plans = _plans(scenarios, first, found)
@@ -191,12 +199,15 @@ def _survey(
     known tokenizer are taken if the run can do with them, else all, as phrases. Raises UsageError
     where no words will do.
     """
+    tenants = () if setup.target is None else setup.target.tenants
+    names = [each.name for each in tenants]
 
     def planned(words: Sequence[str], style: Style) -> Plan:
         length = max(each.load.passphrase_words for each in scenarios)
         first = survey.plan(
             seed=setup.seed, words=words, style=style, ids=itertools.count(), length=length
         )
+        first = _in_turns(first, names)
         _plans(scenarios, first, TargetFacts())
         return first
 
@@ -214,6 +225,14 @@ def _survey(
         "are whole tokens of this tokenizer, too few for this run (leakcheck words finds others)"
     )
     return planned(words, "phrase"), () if tokenizer is None or setup.words else (few,)
+
+
+def _in_turns(first: Plan, names: Sequence[str]) -> Plan:
+    """The survey with its windows dealt to the keys of these tenants in turn."""
+    if not names:
+        return first
+    requests = (replace(each, key=names[each.window % len(names)]) for each in first.requests)
+    return replace(first, requests=tuple(requests))
 
 
 def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tuple[Plan, ...]:

@@ -184,6 +184,7 @@ class TargetFacts:
     a passphrase does. `continues`: the target goes on with a text (completions) rather than answer
     one (chat). `samples`: the target follows temperature and seed (None: it did not say). `tenants`
     are the names of the target's tenants, whose API keys requests are sent with.
+    `refuses` are fields of a request that it refuses, so that they are not sent (see `Target`).
     """
 
     models: tuple[str, ...] = ()
@@ -195,5 +196,6 @@ class TargetFacts:
     reports_logprobs: bool = False
     continues: bool = False
     samples: bool | None = None
+    refuses: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

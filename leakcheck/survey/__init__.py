@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leakcheck import plugin, wording
-from leakcheck.errors import TargetError
+from leakcheck.errors import LeakcheckError, TargetError
 from leakcheck.passphrase import Minter, load_words
 from leakcheck.records import (
     Gate,
@@ -67,13 +67,45 @@ SCENARIO = Scenario(
 
 
 def preflight(target: Target) -> tuple[str, ...]:
-    """The models the target offers, where its backend can tell (a function `probe`).
+    """The models the target offers, as `meet` finds them."""
+    return meet(target)[1]
 
-    Raises TargetError for a dead target, UsageError for a wrong key, model or address, each one
-    sentence that says what would be right.
+
+def meet(target: Target) -> tuple[Target, tuple[str, ...]]:
+    """The target as it is to be spoken to, and the models it offers, where its backend can tell (a
+    function `meet`, or `probe` where it only knows models).
+
+    The key of every tenant is tried, and what is refused to one of them is sent by none. Raises
+    TargetError for a dead target, UsageError for a wrong key, model or address, each one sentence
+    that says what would be right, and names the tenant.
     """
+    if not target.tenants:
+        return _met(target)
+    refuses: set[str] = set()
+    models: tuple[str, ...] = ()
+    for tenant in target.tenants:
+        alone = replace(
+            target,
+            api_key_env=tenant.api_key_env,
+            headers_env=target.headers_env | tenant.headers_env,
+            tenants=(),
+        )
+        try:
+            known, offered = _met(alone)
+        except LeakcheckError as error:
+            raise type(error)(f"tenant {tenant.name}: {error}") from None
+        refuses.update(known.refuses)
+        models = models or offered
+    return replace(target, refuses=tuple(sorted(refuses))), models
+
+
+def _met(target: Target) -> tuple[Target, tuple[str, ...]]:
+    meets = plugin.find("backends", target.backend, "meet")
+    if meets is not None:
+        known, models = meets(target)
+        return known, tuple(models)
     probe = plugin.find("backends", target.backend, "probe")
-    return () if probe is None else tuple(probe(target))
+    return target, () if probe is None else tuple(probe(target))
 
 
 def plan(
@@ -194,15 +226,18 @@ def facts(
     *,
     models: Sequence[str] = (),
     tokens: Tokens | None = None,
+    refuses: Sequence[str] = (),
 ) -> TargetFacts:
-    """What the survey's answers say. Raises TargetError when there was no answer at all."""
+    """What the survey's answers say, and that fields it `refuses` are not sent. Raises TargetError
+    when there was no answer at all.
+    """
     last = {o.request_id: o for o in observations if o.outcome == "ok"}
     if not last:
         error = next((o.error for o in observations if o.error), "nothing came back")
         raise TargetError(f"the target answers no request of the survey: {error}")
     answered = [(r, last[r.id]) for r in plan.requests if r.id in last]
     logprobs = any(chunk.logprobs for _, o in answered for chunk in o.chunks)
-    notes: list[str] = []
+    notes = [f"the target refuses {', '.join(refuses)}: not sent"] if refuses else []
     samples = _samples([o for r, o in answered if r.sampling.temperature], notes)
     block, reports = _block_tokens([o.usage for r, o in answered if r.twin], notes)
     if tokens is None:
@@ -222,6 +257,7 @@ def facts(
         reports_cached_tokens=reports,
         reports_logprobs=logprobs,
         samples=samples,
+        refuses=tuple(refuses),
         notes=tuple(notes),
     )
 
