@@ -8,10 +8,27 @@ of its own, with one connection of its own: a backend never retries, caches or p
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from leakcheck import plugin
 from leakcheck.records import Chunk, Request, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """What a backend wants as `--target`: the constant ADDRESS of its module. Without one it is a
+    URL, and the key is OpenAI's.
+
+    `right` is how to write it. `check` raises UsageError for what is no address of its kind; None:
+    a URL is wanted. `key_env` is the variable that its API keys are usually in, None for a backend
+    that takes none. `model` stands for `--model` where that says nothing.
+    """
+
+    right: str = "http://host:port/v1"
+    check: Callable[[str], None] | None = None
+    key_env: str | None = "OPENAI_API_KEY"
+    model: str | None = None
 
 
 class Refused(Exception):  # noqa: N818 - a refusal is what it is called, and no error of ours
@@ -72,3 +89,10 @@ def load(name: str) -> Callable[[Target], Backend]:
     """The `connect` of the backend called `name`. Raises UsageError where there is none."""
     connect: Callable[[Target], Backend] = plugin.load("backends", name, "connect")
     return connect
+
+
+def address(name: str) -> Address:
+    """What the backend called `name` wants as its target. Raises UsageError where there is none."""
+    load(name)
+    found = plugin.find("backends", name, "ADDRESS")
+    return found if isinstance(found, Address) else Address()

@@ -114,9 +114,14 @@ class Connection:
     """One lane's connection."""
 
     def __init__(
-        self, target: Target, *, authorize: Callable[[str], dict[str, str]] = bearer
+        self,
+        target: Target,
+        *,
+        authorize: Callable[[str], dict[str, str]] = bearer,
+        common: Mapping[str, str] | None = None,
     ) -> None:
-        """Call it inside a running event loop. `authorize` makes the headers of an API key.
+        """Call it inside a running event loop. `authorize` makes the headers of an API key, and
+        `common` ones belong to the protocol.
 
         Raises UsageError for a base URL that is none, an environment variable that is not set, and
         a certificate file that cannot be read.
@@ -131,7 +136,7 @@ class Connection:
         self._credentials = {name: headers(target, name, authorize) for name in names}
         self._connections = 0
         self._session = aiohttp.ClientSession(
-            headers=_COMMON,
+            headers={**_COMMON, **(common or {})},
             connector=aiohttp.TCPConnector(
                 limit=1,
                 ssl=context,
