@@ -25,7 +25,7 @@ import time
 import urllib.request
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -87,11 +87,14 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The reply to a GET, or to a POST that wants no answer of a model."""
+    """The reply to a GET, or to a POST that wants no answer of a model. Names of headers are in
+    lower case.
+    """
 
     status: int
     content_type: str
     text: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def document(self) -> Any:
@@ -220,7 +223,12 @@ class Connection:
                 method, url, headers=self._credentials[None], allow_redirects=False, **fields
             ) as response:
                 text = (await self._bounded(response)).decode("utf-8", "replace")
-                return Page(status=response.status, content_type=response.content_type, text=text)
+                return Page(
+                    status=response.status,
+                    content_type=response.content_type,
+                    text=text,
+                    headers={name.lower(): value for name, value in response.headers.items()},
+                )
 
     def _counting(self) -> aiohttp.TraceConfig:
         async def count(_session: object, _context: SimpleNamespace, _facts: object) -> None:
@@ -257,14 +265,14 @@ class Connection:
                     size += len(piece)
                     self._check_size(size)
                     for data in events.feed(piece):
-                        altered = altered or not _is_utf8(data)
+                        altered = altered or not is_utf8(data)
                         for chunk in reader.read(data):
                             yield chunk
                     if reader.done and patience.when() is None:
                         # The connection is used again only when it is read to its end.
                         patience.reschedule(loop.time() + _AFTER_DONE_S)
                 for data in events.finish():
-                    altered = altered or not _is_utf8(data)
+                    altered = altered or not is_utf8(data)
                     for chunk in reader.read(data):
                         yield chunk
         except (TimeoutError, aiohttp.ClientError):
@@ -281,8 +289,8 @@ class Connection:
             yield chunk
         if not reader.begun:
             raise Broken("the target sent a reply without an answer")
-        if not _is_utf8(raw):
-            raise Broken(_NOT_UTF8)
+        if not is_utf8(raw):
+            raise Broken(NOT_UTF8)
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> bytes:
         pieces: list[bytes] = []
@@ -411,7 +419,7 @@ def error_text(document: object) -> str:
     return document if isinstance(document, str) else orjson.dumps(document).decode()
 
 
-_NOT_UTF8 = "the answer holds bytes that are not UTF-8; they are kept as U+FFFD"
+NOT_UTF8 = "the answer holds bytes that are not UTF-8; they are kept as U+FFFD"
 
 
 def _streams(response: aiohttp.ClientResponse, *, asked: bool) -> bool:
@@ -428,10 +436,11 @@ def _require_whole(reader: Reader, *, altered: bool) -> None:
     if not reader.done and not reader.finished:
         raise Broken("the stream was cut in the middle: no finish_reason and no [DONE]")
     if altered:
-        raise Broken(_NOT_UTF8)
+        raise Broken(NOT_UTF8)
 
 
-def _is_utf8(raw: bytes) -> bool:
+def is_utf8(raw: bytes) -> bool:
+    """Whether bytes are text."""
     try:
         raw.decode()
     except UnicodeDecodeError:

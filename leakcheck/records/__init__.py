@@ -8,6 +8,7 @@ integer nanoseconds of this host, `_tokens`, `_bytes`. Rates are fractions 0..1.
 
 from __future__ import annotations
 
+from leakcheck.records.able import Abilities, Diagnosis, Echo, Endpoint, Noise, Outlook
 from leakcheck.records.asked import (
     EXIT_CODES,
     EXIT_INTERRUPTED,
@@ -34,6 +35,7 @@ from leakcheck.records.asked import (
     Tenant,
 )
 from leakcheck.records.judged import (
+    BOUNDARIES,
     CheckResult,
     Curve,
     Evidence,
@@ -65,9 +67,11 @@ from leakcheck.records.planned import (
 )
 
 __all__ = [
+    "BOUNDARIES",
     "EXIT_CODES",
     "EXIT_INTERRUPTED",
     "SCHEMA",
+    "Abilities",
     "Api",
     "Arm",
     "Ask",
@@ -76,6 +80,9 @@ __all__ = [
     "CheckResult",
     "Chunk",
     "Curve",
+    "Diagnosis",
+    "Echo",
+    "Endpoint",
     "Evidence",
     "Exposure",
     "Finding",
@@ -85,8 +92,10 @@ __all__ = [
     "Look",
     "Match",
     "Message",
+    "Noise",
     "Observation",
     "Outcome",
+    "Outlook",
     "Owner",
     "Pace",
     "Passphrase",
