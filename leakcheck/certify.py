@@ -261,7 +261,9 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
             continues=opened.target.api == "completions",
             keys=[each.name for each in opened.target.tenants],
         )
-        with session.started(folder, opened, [its.load], watch) as live:
+        with session.started(
+            folder, opened, [its.load], watch, caps=setup.caps, pace=setup.pace
+        ) as live:
             tally = measure(options, words, planner, partial(_answers, live, planner, total))
         if tally is None:
             return None

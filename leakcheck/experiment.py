@@ -27,10 +27,9 @@ from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
-from leakcheck.records import Plan, Report, Scenario, Style, TargetFacts
+from leakcheck.records import Plan, Provenance, Report, Scenario, Style, TargetFacts
 from leakcheck.report import sentences
 from leakcheck.session import Opened, Session, Setup, Watch
-from leakcheck.spending import Caps
 from leakcheck.watching import Watcher
 
 _PROBE_PAUSE_S = 5.0
@@ -73,7 +72,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         runfolder.write_provenance(folder, origin)
         runfolder.write_plans(folder, [first])
         try:
-            with _started(folder, opened, scenarios, watch, setup.caps) as live:
+            with _started(folder, opened, origin, watch) as live:
                 ended = live.send(survey.NAME, first.requests)
                 if ended is not None and ended.kind == "target-lost":
                     raise TargetError(ended.detail)
@@ -125,7 +124,7 @@ def resume(folder: Path, watch: Watch) -> Report:
         survey.preflight(opened.target)
         session.note(folder, "resumed")
         try:
-            with _started(folder, opened, origin.scenarios, watch) as live:
+            with _started(folder, opened, origin, watch) as live:
                 _send_all(live, plans, play_all=origin.play_all)
         except KeyboardInterrupt:
             session.note(folder, "interrupted", "between two steps")
@@ -253,17 +252,13 @@ def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tu
 
 
 @contextmanager
-def _started(
-    folder: Path,
-    opened: Opened,
-    scenarios: Sequence[Scenario],
-    watch: Watch,
-    caps: Caps | None = None,
-) -> Iterator[Session]:
+def _started(folder: Path, opened: Opened, origin: Provenance, watch: Watch) -> Iterator[Session]:
     """The workers of a run; what ends them for good is noted in the run folder, not raised."""
     try:
-        loads = [each.load for each in scenarios]
-        with session.started(folder, opened, loads, watch, caps) as live:
+        loads = [each.load for each in origin.scenarios]
+        with session.started(
+            folder, opened, loads, watch, caps=origin.caps, pace=origin.pace
+        ) as live:
             yield live
     except HarnessError as error:
         session.note(folder, "harness-error", str(error))

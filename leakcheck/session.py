@@ -9,18 +9,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import leakcheck
-from leakcheck import embedded, gauges, runfolder, waiting
+from leakcheck import embedded, gauges, runfolder, spending, waiting
 from leakcheck.errors import UsageError
 from leakcheck.records import (
     SCHEMA,
     Api,
     Load,
+    Pace,
     Provenance,
     Request,
     RunEvent,
@@ -29,8 +30,8 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
-from leakcheck.runner import Runner
-from leakcheck.spending import Caps, Meter
+from leakcheck.runner import Governor, Runner
+from leakcheck.spending import Caps
 
 _PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
 
@@ -42,8 +43,9 @@ Watch = Callable[[str, int, int], None]
 class Setup:
     """What a user asked for around a run. Either `target` or `engine` is set: flags of the embedded
     one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go. `metrics`
-    is where the target's own are read (see `gauges.source`). `caps` end a run that has
-    used them up. A target that is still starting is waited for, `wait_ready_s` seconds at most.
+    is where the target's own are read (see `gauges.source`). `caps` are never exceeded, `pace`
+    limits how hard the run presses. A target that is still starting is waited for, `wait_ready_s`
+    seconds at most.
     """
 
     target: Target | None = None
@@ -60,7 +62,8 @@ class Setup:
     play_all: bool = False
     lifetimes: int = 1
     restart: str | None = None
-    caps: Caps | None = None
+    caps: Caps = field(default_factory=Caps)
+    pace: Pace | None = None
     wait_ready_s: float | None = None
 
 
@@ -134,7 +137,7 @@ class Session:
     runner: Runner
     watch: Watch
     sampler: gauges.Sampler | None = None
-    meter: Meter | None = None
+    governor: Governor | None = None
 
     def send(
         self,
@@ -143,13 +146,15 @@ class Session:
         on_window: Callable[[int], bool] | None = None,
     ) -> RunEvent | None:
         """Play requests, or fewer where `on_window` says so (see `Runner.play`). What ends the run,
-        `interrupted`, `target-lost` or `spent`, is noted in its folder and returned; None when it
-        may go on.
+        `interrupted`, `target-lost`, `spent`, `breaker` or `told-to-wait`, is noted in its folder
+        and returned; None when it may go on.
         """
         total = len(requests)
         self.watch(name, 0, total)
-        purse = None if self.meter is None else _Purse(self.meter, name, requests, on_window)
-        if purse is not None and purse.empty():
+        purse = (
+            None if self.governor is None else _Windows(self.governor, name, requests, on_window)
+        )
+        if purse is not None and purse.short():
             return note(self.folder, "spent", purse.detail)
         played = self.runner.play(
             requests,
@@ -164,39 +169,39 @@ class Session:
             last = "" if engine is None else engine.last_words().rpartition("\n")[2]
             detail = "; ".join(text for text in (played.target_lost, last) if text)
             return note(self.folder, "target-lost", detail)
+        if played.ended is not None:
+            return note(self.folder, *played.ended)
         if purse is not None and purse.detail:
             return note(self.folder, "spent", purse.detail)
         return None
 
 
-class _Purse:
+class _Windows:
     """Looks, after every window, whether the caps leave room for the next one."""
 
     def __init__(
         self,
-        meter: Meter,
+        governor: Governor,
         name: str,
         requests: Sequence[Request],
         on_window: Callable[[int], bool] | None,
     ) -> None:
-        self._meter, self._name, self._on_window = meter, name, on_window
+        self._purse, self._name, self._on_window = governor.purse, name, on_window
         self._sizes = list(Counter((r.scenario, r.window) for r in requests).values())
         self._done = 0
         self.detail = ""
         """What was used up, and after how many windows; empty while there is room."""
-        meter.expect(requests)
 
     def over(self, window: int) -> bool:
         self._done += 1
         enough = self._on_window is not None and self._on_window(window)
-        return enough or self.empty()
+        return enough or self.short()
 
-    def empty(self) -> bool:
+    def short(self) -> bool:
         """Whether the next window would exceed a cap; never after the last one."""
-        self._meter.read()
         if self._done == len(self._sizes):
             return False
-        what = self._meter.exceeded_by(self._sizes[self._done])
+        what = self._purse.exceeded_by(self._sizes[self._done])
         if what is not None:
             of = f"{self._done} of {len(self._sizes)} windows"
             where = {"confirm": " of replays", "survey": " of the survey"}.get(self._name, "")
@@ -210,13 +215,20 @@ def started(
     opened: Opened,
     loads: Sequence[Load],
     watch: Watch,
+    *,
     caps: Caps | None = None,
+    pace: Pace | None = None,
 ) -> Iterator[Session]:
-    """As many workers and lanes as the largest of `loads` needs. Raises HarnessError."""
+    """As many workers and lanes as the largest of `loads` needs. What the folder's attempts so far
+    have used counts. Raises HarnessError.
+    """
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
+    governor = None
+    if pace is not None or caps not in (None, Caps()):
+        governor = Governor(caps or Caps(), pace, spending.used(folder))
     with (
         runfolder.locked(folder),
-        Runner(opened.target, folder, workers, lanes) as runner,
+        Runner(opened.target, folder, workers, lanes, governor) as runner,
         gauges.sampled(folder, opened.page) as sampler,
     ):
         yield Session(
@@ -225,7 +237,7 @@ def started(
             runner=runner,
             watch=watch,
             sampler=sampler,
-            meter=None if caps is None else Meter(folder, caps),
+            governor=governor,
         )
 
 
@@ -255,4 +267,6 @@ def provenance(setup: Setup, opened: Opened, scenarios: tuple[Scenario, ...]) ->
         play_all=setup.play_all,
         lifetimes=setup.lifetimes,
         restart=setup.restart,
+        caps=setup.caps,
+        pace=setup.pace,
     )

@@ -1,7 +1,8 @@
-"""What a run has really used of the requests and tokens that it may use.
+"""What a run may use of requests, tokens and money, what it has used, and what still fits.
 
 Requests are attempts: retries and replays count. Tokens are those that the target reports for an
-answer, prompt and completion together; where it reports none, characters of both are counted.
+answer; where it reports none they are counted from characters, and what nobody has seen the end of
+counts as an answer of full length.
 """
 
 from __future__ import annotations
@@ -12,88 +13,177 @@ from pathlib import Path
 from typing import Literal
 
 from leakcheck import runfolder
-from leakcheck.records import Observation, Request
-from leakcheck.tail import Tail
+from leakcheck.records import Caps, Observation, Request
+
+__all__ = ["Caps", "Purse", "Resource", "Use", "cost_usd", "sentence", "use", "used", "worst"]
 
 CHARS_PER_TOKEN = 3
 """Taken where the target reports no usage: prose has about 4, rare words are cut up finer."""
+_TEMPLATE_TOKENS = 32
+_MESSAGE_TOKENS = 8
+_MILLION = 1e6
 
-Resource = Literal["requests", "tokens"]
+Key = tuple[int, int]
+"""An attempt in flight: its worker, and what that calls it."""
+Resource = Literal["requests", "tokens", "cost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
-    """What must not be exceeded by more than a window, replays included; None: no limit."""
+class Use:
+    """Attempts, their tokens, and for how many of them these were counted from characters."""
 
-    requests: int | None = None
-    tokens: int | None = None
+    requests: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    estimated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers."""
+        return self.prompt_tokens + self.answer_tokens
+
+    def __add__(self, other: Use) -> Use:
+        """Both together."""
+        return Use(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            answer_tokens=self.answer_tokens + other.answer_tokens,
+            estimated=self.estimated + other.estimated,
+        )
 
 
-class Meter:
-    """Counts what stands in a run folder, from its beginning, a resumed run too."""
+def worst(request: Request) -> Use:
+    """The most that one attempt can use: a token a byte of the prompt, which no tokenizer exceeds,
+    a usual template, and answers of full length. Only a hidden prompt of the target adds to it.
+    """
+    text = sum(len(each.content.encode()) + _MESSAGE_TOKENS for each in request.messages)
+    return Use(requests=1, prompt_tokens=text + _TEMPLATE_TOKENS, answer_tokens=_longest(request))
 
-    def __init__(self, folder: Path, caps: Caps) -> None:
-        """Nothing is read before `read` is called."""
-        self._tail = Tail(folder)
-        self._caps = caps
-        self._chars: dict[str, int] = {}
-        self.requests = 0
-        self.tokens = 0
-        self.estimated = 0
-        """Answers whose tokens were counted by characters."""
 
-    def expect(self, requests: Iterable[Request]) -> None:
-        """Note how long the prompts are of what is to be sent."""
-        for request in requests:
-            self._chars[request.id] = sum(len(each.content) for each in request.messages)
+def use(request: Request, seen: Observation) -> Use:
+    """What one attempt has used."""
+    told = seen.usage
+    if told is not None and told.prompt_tokens is not None:
+        return Use(
+            requests=1,
+            prompt_tokens=told.prompt_tokens,
+            answer_tokens=told.completion_tokens or 0,
+        )
+    if seen.outcome == "failed":  # certainly not generated
+        return Use(requests=1)
+    asked = -(-sum(len(each.content) for each in request.messages) // CHARS_PER_TOKEN)
+    answered = -(-sum(len(chunk.text) for chunk in seen.chunks) // CHARS_PER_TOKEN)
+    if seen.outcome != "ok":
+        answered = max(answered, _longest(request))
+    return Use(requests=1, prompt_tokens=asked, answer_tokens=answered, estimated=1)
 
-    def read(self) -> None:
-        """Take in what was sent and answered since the last time."""
-        new = self._tail.read()
-        self.requests += len(new.invocations)
-        for seen in new.observations:
-            self.tokens += self._of(seen)
+
+def cost_usd(caps: Caps, of: Use) -> float:
+    """What it costs at the prices of the caps; 0 without prices."""
+    charged = of.prompt_tokens * (caps.prompt_usd or 0.0)
+    charged += of.answer_tokens * (caps.answer_usd or 0.0)
+    return charged / _MILLION
+
+
+class Purse:
+    """What was used, what attempts in flight may still use, and so what fits."""
+
+    def __init__(self, caps: Caps, used: Use) -> None:
+        """`used` before."""
+        self.caps = caps
+        self.used = used
+        self._reserved: dict[Key, Use] = {}
+        self._hidden = 0
+
+    def lacks(self, most: Use, *, besides: int = 0) -> Resource | None:
+        """What an attempt that uses so much at most would exceed, now and with `besides` more
+        requests; None where it fits.
+        """
+        total = self.used + most
+        for reserved in self._reserved.values():
+            total += reserved
+        total += Use(prompt_tokens=self._hidden * (len(self._reserved) + 1))
+        return _exceeded(self.caps, total + Use(requests=besides))
+
+    @property
+    def waits(self) -> bool:
+        """Whether attempts are in flight that may turn out to use less."""
+        return bool(self._reserved)
+
+    def reserve(self, key: Key, most: Use) -> None:
+        """Set aside what an attempt may use; `settle` takes what it did."""
+        self._reserved[key] = most
+
+    def settle(self, key: Key, used: Use) -> None:
+        """An attempt is over. A prompt that the target counts longer than it can be has a hidden
+        part, which is added to those to come.
+        """
+        most = self._reserved.pop(key)
+        self._hidden = max(self._hidden, used.prompt_tokens - most.prompt_tokens)
+        self.used += used
 
     def exceeded_by(self, following: int) -> Resource | None:
         """What so many more requests would exceed, at the mean tokens of a request so far."""
-        caps = self._caps
-        if caps.requests is not None and self.requests + following > caps.requests:
-            return "requests"
-        mean = self.tokens / self.requests if self.requests else 0.0
-        if caps.tokens is not None and self.tokens + following * mean > caps.tokens:
-            return "tokens"
-        return None
-
-    def sentence(self) -> str:
-        """What was used, beside the caps."""
-        requests = f"{self.requests:,} requests{_most(self._caps.requests)}"
-        how = "as the target counts them" if not self.estimated else "as the target counts them, "
-        if self.estimated:
-            how += f"for {self.estimated:,} answers estimated from characters"
-        return (
-            f"{requests}, retries and replays included; {self.tokens:,} tokens"
-            f"{_most(self._caps.tokens)}, {how}"
+        each = following / max(1, self.used.requests)
+        ahead = Use(
+            requests=following,
+            prompt_tokens=round(self.used.prompt_tokens * each),
+            answer_tokens=round(self.used.answer_tokens * each),
         )
-
-    def _of(self, seen: Observation) -> int:
-        usage = seen.usage
-        if usage is not None and usage.prompt_tokens is not None:
-            return usage.prompt_tokens + (usage.completion_tokens or 0)
-        if seen.outcome == "failed":
-            return 0
-        self.estimated += 1
-        answered = sum(len(chunk.text) for chunk in seen.chunks)
-        return -(-(self._chars.get(seen.request_id, 0) + answered) // CHARS_PER_TOKEN)
+        return _exceeded(self.caps, self.used + ahead)
 
 
-def used(folder: Path, caps: Caps) -> Meter:
-    """What a run that is over has used."""
-    meter = Meter(folder, caps)
-    for plan in runfolder.read_plans(folder):
-        meter.expect(plan.requests)
-    meter.read()
-    return meter
+def _exceeded(caps: Caps, total: Use) -> Resource | None:
+    if caps.requests is not None and total.requests > caps.requests:
+        return "requests"
+    if caps.tokens is not None and total.tokens > caps.tokens:
+        return "tokens"
+    if caps.cost_usd is not None and cost_usd(caps, total) > caps.cost_usd:
+        return "cost"
+    return None
+
+
+def used(folder: Path) -> Use:
+    """What stands in a run folder. An attempt without an end (its worker was killed) counts with
+    the most that it can have used.
+    """
+    shards = runfolder.read_shards(folder)
+    if not shards.invocations:
+        return Use()
+    requests = {each.id: each for plan in runfolder.read_plans(folder) for each in plan.requests}
+    ends = {(seen.request_id, seen.attempt): seen for seen in shards.observations}
+    return total(
+        (requests[sent.request_id], ends.get((sent.request_id, sent.attempt)))
+        for sent in shards.invocations
+    )
+
+
+def total(attempts: Iterable[tuple[Request, Observation | None]]) -> Use:
+    """What attempts have used, those without an end at the most."""
+    found = Use()
+    for request, seen in attempts:
+        found += worst(request) if seen is None else use(request, seen)
+    return found
+
+
+def sentence(caps: Caps, of: Use) -> str:
+    """What was used, beside the caps."""
+    how = "as the target counts them"
+    if of.estimated:
+        how += f", for {of.estimated:,} answers estimated from characters"
+    parts = [
+        f"{of.requests:,} requests{_most(caps.requests)}, retries and replays included",
+        f"{of.tokens:,} tokens{_most(caps.tokens)}, {how}",
+    ]
+    if caps.prompt_usd is not None:
+        most = "" if caps.cost_usd is None else f" of at most ${caps.cost_usd:,.2f}"
+        parts.append(f"${cost_usd(caps, of):,.2f}{most}")
+    return "; ".join(parts)
 
 
 def _most(cap: int | None) -> str:
     return "" if cap is None else f" of at most {cap:,}"
+
+
+def _longest(request: Request) -> int:
+    return request.sampling.max_tokens * (request.sampling.n or 1)

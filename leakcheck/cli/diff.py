@@ -59,7 +59,7 @@ def _screen(result: Report, folder: Path, caps: Caps, width: int) -> str:
     found = terminal.findings(result, width=width, colour=colour)
     lines = [
         *differential.answer(result, folder),
-        f"{'used:':14}{spending.used(folder, caps).sentence()}.",
+        f"{'used:':14}{spending.sentence(caps, spending.used(folder))}.",
         f"{'report:':14}{folder}/report.html",
     ]
     blocks = [

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,30 +29,18 @@ from leakcheck import runfolder
 from leakcheck.errors import HarnessError
 from leakcheck.records import Request, RunEvent, Target
 from leakcheck.runner import worker
+from leakcheck.runner.governor import Governor, Over
+from leakcheck.runner.score import Game, Played
 from leakcheck.runner.worker import Counts
+from leakcheck.spending import Use
+
+__all__ = ["Governor", "Played", "Runner"]
 
 _TICK_S = 0.1
 """How soon `should_stop` is noticed."""
 _START_S = 120.0
 _SILENT_S = 30.0
 _STOP_S = 5.0
-_LOST_WINDOWS = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What became of one call of `play`; what was observed is in the run folder.
-
-    `windows_done` counts windows all of whose phases were played, `requests_done` requests with a
-    final observation. `target_lost` is a sentence. `workers_died` are the numbers of all workers
-    that have died since the runner started.
-    """
-
-    windows_done: int
-    requests_done: int
-    interrupted: bool
-    target_lost: str | None
-    workers_died: tuple[int, ...]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -71,11 +59,16 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phase:
-    """The requests of a window that may overlap, and whether they are the last ones of it."""
+    """The requests of a window that may overlap, and how many of it there are from here on."""
 
     window: int
     requests: tuple[Request, ...]
-    ends_window: bool
+    left: int
+
+    @property
+    def ends_window(self) -> bool:
+        """Whether they are the last ones of it."""
+        return self.left == len(self.requests)
 
 
 class Runner:
@@ -84,8 +77,18 @@ class Runner:
     `play` may be called several times; in between, `move` begins another run.
     """
 
-    def __init__(self, target: Target, folder: Path, workers: int, lanes: int) -> None:
-        """`folder` is the run folder; its plan.jsonl must hold a request before that is played."""
+    def __init__(
+        self,
+        target: Target,
+        folder: Path,
+        workers: int,
+        lanes: int,
+        governor: Governor | None = None,
+    ) -> None:
+        """`folder` is the run folder; its plan.jsonl must hold a request before that is played. The
+        `governor`, if there is one, is asked before each attempt.
+        """
+        self._governor = governor
         self._target = target
         self._folder = folder
         self._lanes = lanes
@@ -103,7 +106,11 @@ class Runner:
                 ours, theirs = context.Pipe()
                 arguments = (theirs, number, self._lanes, str(self._folder.resolve()), target)
                 process = context.Process(
-                    target=worker.main, args=arguments, name=f"leakcheck-w{number}", daemon=True
+                    target=worker.main,
+                    args=arguments,
+                    kwargs={"governed": self._governor is not None},
+                    name=f"leakcheck-w{number}",
+                    daemon=True,
                 )
                 with _sigint_blocked():  # inherited: Ctrl-C must not break a worker's start either
                     process.start()
@@ -162,11 +169,12 @@ class Runner:
         ends the play there, with nothing in flight and nothing amiss.
 
         Ends early, with everything observed in the run folder, when `should_stop` says so or at
-        Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), and when nothing could be
-        connected to in two windows in a row (`target_lost`). Raises HarnessError where leakcheck
-        itself cannot go on: all workers died, a disk is full, a request is not in the plan.
+        Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), when nothing could be connected
+        to in two windows in a row (`target_lost`), and when the governor ends it. Raises
+        HarnessError where leakcheck itself cannot go on: all workers died, a disk is full, a
+        request is not in the plan.
         """
-        game = _Game(on_progress or _ignore, should_stop or _never)
+        game = Game(on_progress or _ignore, should_stop or _never)
         over = on_window or _go_on
         jobs = self._jobs(requests)
         try:
@@ -203,7 +211,7 @@ class Runner:
 
     # --- one phase ---
 
-    def _await_ready(self, game: _Game) -> None:
+    def _await_ready(self, game: Game) -> None:
         """Wait until every worker is ready. Raises HarnessError where one cannot start."""
         deadline = time.monotonic() + _START_S
         while waiting := [each for each in self._workers if each.alive and not each.ready]:
@@ -216,10 +224,12 @@ class Runner:
                 raise HarnessError(f"worker {waiting[0].number} was not ready in {_START_S:g} s")
 
     def _play_phase(
-        self, phase: _Phase, jobs: dict[str, tuple[int, int, int, float]], game: _Game
+        self, phase: _Phase, jobs: dict[str, tuple[int, int, int, float]], game: Game
     ) -> None:
         self._step += 1
         at_ns = time.monotonic_ns()
+        if self._governor is not None:
+            self._governor.firsts = phase.left
         for each in self._workers:
             each.counts, each.silent_s = Counts(), 0.0
             mine = [jobs[request.id] for request in phase.requests if request.worker == each.number]
@@ -236,12 +246,18 @@ class Runner:
                 f"every worker process has died; what was observed is in {self._folder}"
             )
         game.end_phase(self._workers, ends_window=phase.ends_window)
+        if self._governor is not None:
+            game.ended = self._governor.ended
 
     def _hear(self, workers: Sequence[_Worker]) -> None:
         """Take in what these workers say within a tick; those gone or silent too long are dead."""
         start_s = time.monotonic()
         by_pipe = {each.pipe: each for each in workers}
-        heard = multiprocess.connection.wait(list(by_pipe), timeout=_TICK_S)
+        self._let_go()
+        tick_s = _TICK_S
+        if self._governor is not None:
+            tick_s = self._governor.wait_s(start_s, _TICK_S)
+        heard = multiprocess.connection.wait(list(by_pipe), timeout=tick_s)
         # Time in which this process was itself stopped (Ctrl-Z) is no silence of the workers.
         waited_s = min(time.monotonic() - start_s, 2 * _TICK_S)
         for each in workers:
@@ -252,6 +268,23 @@ class Runner:
                 each.silent_s += waited_s
                 if each.ready and each.silent_s > _SILENT_S:
                     each.process.kill()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Answer those that asked for leave and whose time has come."""
+        if self._governor is None:
+            return
+        for (number, ticket), may in self._governor.decide(time.monotonic()):
+            _send(self._workers[number], {"do": "leave", "ticket": ticket, "may": may})
+
+    def _asked(self, each: _Worker, message: dict[str, Any]) -> None:
+        """Of a budget or a pace: an attempt that waits, or one that is over."""
+        key, governor = (each.number, message["ticket"]), self._governor
+        if governor is not None and "most" in message:
+            governor.ask(key, Use(**message["most"]), again=message["again"])
+        elif governor is not None:
+            end = message["end"] | {"use": Use(**message["end"]["use"])}
+            governor.over(key, Over(**end), time.monotonic())
 
     def _take(self, each: _Worker) -> None:
         try:
@@ -265,6 +298,8 @@ class Runner:
             case "failed":
                 each.alive = each.busy = False
                 raise HarnessError(f"worker {each.number} cannot go on: {message['why']}")
+            case "ask" | "over":
+                self._asked(each, message)
             case what if message.pop("step") == self._step:
                 each.counts = Counts(**message)
                 each.busy = each.busy and what == "progress"
@@ -273,6 +308,8 @@ class Runner:
         each.alive = each.busy = False
         each.pipe.close()
         each.process.join(_STOP_S)
+        if self._governor is not None:
+            self._governor.bury(each.number, time.monotonic())
         detail = f"worker {each.number} {_cause(each.process.exitcode)}"
         event = RunEvent(kind="worker-died", at_ns=time.monotonic_ns(), detail=detail)
         runfolder.append_event(self._folder, event)
@@ -312,73 +349,6 @@ class Runner:
         self._workers.clear()
 
 
-class _Game:
-    """The running score of one call of `play`."""
-
-    def __init__(
-        self,
-        on_progress: Callable[[int], None],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        self.windows_done = 0
-        self.interrupted = False
-        self.enough = False
-        self.target_lost: str | None = None
-        self._on_progress = on_progress
-        self._should_stop = should_stop
-        self._total = Counts()
-        self._window = Counts()
-        self._lost_in_a_row = 0
-
-    @property
-    def over(self) -> bool:
-        """Nothing more is to be sent."""
-        return self.interrupted or self.enough or self.target_lost is not None
-
-    def must_stop(self) -> bool:
-        """Ask the caller whether to stop."""
-        self.interrupted = self.interrupted or self._should_stop()
-        return self.interrupted
-
-    def show(self, workers: Sequence[_Worker]) -> None:
-        """Tell the caller how many requests are over, the phase in progress included."""
-        self._on_progress(_sum([self._total, *(each.counts for each in workers)]).over)
-
-    def settle(self, workers: Sequence[_Worker]) -> Counts:
-        """Move what the workers counted into the total; return it."""
-        phase = _sum([each.counts for each in workers])
-        for each in workers:
-            each.counts = Counts()
-        self._total = _sum([self._total, phase])
-        return phase
-
-    def end_phase(self, workers: Sequence[_Worker], *, ends_window: bool) -> None:
-        """Close the accounts of a phase; of a window too, where it was the last one."""
-        self._window = _sum([self._window, self.settle(workers)])
-        if not ends_window:
-            return
-        window, self._window = self._window, Counts()
-        self.windows_done += 1
-        nobody = window.unreached > 0 and window.unreached == window.over
-        self._lost_in_a_row = self._lost_in_a_row + 1 if nobody else 0
-        if self._lost_in_a_row >= _LOST_WINDOWS:
-            self.target_lost = (
-                f"the target was lost: no request of {_LOST_WINDOWS} windows in a row reached it "
-                f"({window.last_error})"
-            )
-        self.show(workers)
-
-    def played(self, workers_died: tuple[int, ...]) -> Played:
-        """The result."""
-        return Played(
-            windows_done=self.windows_done,
-            requests_done=self._total.over,
-            interrupted=self.interrupted,
-            target_lost=self.target_lost,
-            workers_died=workers_died,
-        )
-
-
 def _phases(requests: Sequence[Request]) -> Iterator[_Phase]:
     """Windows in the order given, of each its phases in the order of their numbers."""
     windows: dict[tuple[str, int], dict[int, list[Request]]] = {}
@@ -386,21 +356,10 @@ def _phases(requests: Sequence[Request]) -> Iterator[_Phase]:
         phases = windows.setdefault((request.scenario, request.window), {})
         phases.setdefault(request.phase, []).append(request)
     for (_, window), phases in windows.items():
-        last = max(phases)
+        left = sum(map(len, phases.values()))
         for number in sorted(phases):
-            yield _Phase(window=window, requests=tuple(phases[number]), ends_window=number == last)
-
-
-def _sum(counts: Iterable[Counts]) -> Counts:
-    total = Counts()
-    for each in counts:
-        for item in fields(Counts):
-            value = getattr(each, item.name)
-            if item.name == "last_error":
-                total.last_error = value or total.last_error
-            else:
-                setattr(total, item.name, getattr(total, item.name) + value)
-    return total
+            yield _Phase(window=window, requests=tuple(phases[number]), left=left)
+            left -= len(phases[number])
 
 
 def _send(each: _Worker, message: dict[str, Any]) -> None:
@@ -427,7 +386,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _ctrl_c(game: _Game) -> Iterator[None]:
+def _ctrl_c(game: Game) -> Iterator[None]:
     """Have the first Ctrl-C only noted: an exception could cut a message of a pipe in two."""
     before = signal.getsignal(signal.SIGINT)
     if (

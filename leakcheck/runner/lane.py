@@ -11,11 +11,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from leakcheck.backends import Backend, Broken, Refused
 from leakcheck.records import Chunk, Observation, Outcome, Request, Target
 from leakcheck.redact import one_line, redact, redact_chunks, secrets
 from leakcheck.runfolder import Shard
+from leakcheck.runner.governor import RETRIES, is_refusal
 
 LONGEST_WAIT_S = 10.0
 """A Retry-After is obeyed up to here."""
@@ -23,8 +25,6 @@ WAIT_WITHOUT_HINT_S = 1.0
 """How long a 429 without Retry-After is waited out."""
 KEPT_CHARACTERS = 65_536
 """So much is kept of an answer that is not whole."""
-_TOO_MANY_REQUESTS = 429
-_UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,18 @@ class Job:
     at_ns: int
     retries: int
     timeout_s: float
+
+
+class Leave(Protocol):
+    """Asked before each attempt of a run with a budget or a pace."""
+
+    async def ask(self, request: Request, *, again: bool) -> int | None:
+        """Wait until the attempt may be sent; None where it may never be."""
+        ...
+
+    def over(self, ticket: int, request: Request, seen: Observation) -> None:
+        """Tell what became of it."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +73,19 @@ class Lane:
     """
 
     def __init__(
-        self, *, worker: int, lane: int, target: Target, backend: Backend, shard: Shard
+        self,
+        *,
+        worker: int,
+        lane: int,
+        target: Target,
+        backend: Backend,
+        shard: Shard,
+        leave: Leave | None = None,
     ) -> None:
-        """The backend belongs to this lane alone, the shard to its worker."""
+        """The backend belongs to this lane alone, the shard to its worker. `leave` is asked before
+        each attempt, and then says how long to wait after a refusal.
+        """
+        self._leave = leave
         self._worker = worker
         self._lane = lane
         self._backend = backend
@@ -71,13 +93,16 @@ class Lane:
         self._longest = target.max_reply_bytes
         self._keys = secrets(target)
 
-    async def run(self, job: Job) -> Observation:
-        """Send one request when its time has come; return the observation of its last attempt.
+    async def run(self, job: Job) -> Observation | None:
+        """Send one request when its time has come; return the observation of its last attempt, or
+        None where it may not be sent.
 
         Cancelled while a request is in flight, it journals that as `unknown` and returns it: the
         caller sees from its task's `cancelling()` that no more is to be sent.
         """
         await asyncio.sleep((job.at_ns - time.monotonic_ns()) / 1e9)
+        if self._leave is not None:
+            return await self._by_leave(job, self._leave)
         attempt = 1
         while True:
             observation = await self._attempt(job, attempt)
@@ -86,6 +111,19 @@ class Lane:
                 return observation
             await asyncio.sleep(wait_s)
             attempt += 1
+
+    async def _by_leave(self, job: Job, leave: Leave) -> Observation | None:
+        seen = None
+        retries = job.retries and max(job.retries, RETRIES)
+        for attempt in range(1, retries + 2):
+            ticket = await leave.ask(job.request, again=attempt > 1)
+            if ticket is None:
+                break
+            seen = await self._attempt(job, attempt)
+            leave.over(ticket, job.request, seen)
+            if not is_refusal(seen.outcome, seen.status, seen.retry_after_s):
+                break
+        return seen
 
     async def close(self) -> None:
         """Close the connection."""
@@ -186,16 +224,12 @@ async def _closed(stream: AsyncIterator[Chunk]) -> AsyncIterator[AsyncIterator[C
             await close()
 
 
-def _wait_s(observation: Observation) -> float | None:
+def _wait_s(seen: Observation) -> float | None:
     """How long to wait before the next attempt; None where there must be none."""
-    if observation.outcome != "failed":
+    if not is_refusal(seen.outcome, seen.status, seen.retry_after_s):
         return None
-    hint_s = observation.retry_after_s
-    if observation.status == _TOO_MANY_REQUESTS:
-        return min(WAIT_WITHOUT_HINT_S if hint_s is None else hint_s, LONGEST_WAIT_S)
-    if observation.status == _UNAVAILABLE and hint_s is not None:
-        return min(hint_s, LONGEST_WAIT_S)
-    return None
+    hint_s = seen.retry_after_s
+    return min(WAIT_WITHOUT_HINT_S if hint_s is None else hint_s, LONGEST_WAIT_S)
 
 
 def _beginning(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:

@@ -6,16 +6,20 @@ the worker's own shard, counts come back::
     to a worker     {"do": "step", "step": n, "at_ns": t,
                      "jobs": [[offset, length, retries, timeout_s], ...]}
                     {"do": "move", "folder": "...", "target": {...}}    another run
+                    {"do": "leave", "ticket": n, "may": true}    the answer to `ask`
                     {"do": "stop"}    give up what is in flight
                     {"do": "close"}   as does the end of the pipe: the parent is gone
     from a worker   {"tell": "ready"}
                     {"tell": "progress" | "done" | "stopped", "step": n, ...Counts}
+                    {"tell": "ask", "ticket": n, "again": false, "most": {...Use}}
+                    {"tell": "over", "ticket": n, "end": {...Over}}    of what was asked for
                     {"tell": "failed", "why": "one sentence"}, and it ends
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections import defaultdict
@@ -28,10 +32,11 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
-from leakcheck import backends, runfolder
+from leakcheck import backends, runfolder, spending
 from leakcheck.errors import LeakcheckError
-from leakcheck.records import Observation, Target
-from leakcheck.runner.lane import Job, Lane
+from leakcheck.records import Observation, Request, Target
+from leakcheck.runner.governor import Over
+from leakcheck.runner.lane import Job, Lane, Leave
 
 HEARTBEAT_S = 0.5
 """How often a worker tells how far it is: the parent takes a long silence for a hung worker."""
@@ -92,12 +97,16 @@ class Counts:
         self.last_error = observation.error or self.last_error
 
 
-def main(pipe: Pipe, number: int, lanes: int, folder: str, target: bytes) -> None:
-    """Serve the parent until it says `close` or is gone. `target` is a Target as JSON."""
+def main(
+    pipe: Pipe, number: int, lanes: int, folder: str, target: bytes, *, governed: bool = False
+) -> None:
+    """Serve the parent until it says `close` or is gone. `target` is a Target as JSON. Where it is
+    `governed`, the parent is asked before each attempt.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which says `stop`
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(pipe, number, lanes, Path(folder), target))
+            runner.run(_serve(pipe, number, lanes, Path(folder), target, governed=governed))
     except LeakcheckError as error:
         with suppress(OSError):
             pipe.send_bytes(orjson.dumps({"tell": "failed", "why": str(error)}))
@@ -112,9 +121,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(pipe: Pipe, number: int, count: int, folder: Path, target: bytes) -> None:
-    place = _Place(number, count, folder, msgspec.json.decode(target, type=Target))
-    worker = _Worker(pipe, place)
+async def _serve(
+    pipe: Pipe, number: int, count: int, folder: Path, target: bytes, *, governed: bool
+) -> None:
+    facts = msgspec.json.decode(target, type=Target)
+    worker = _Worker(pipe, number, count, folder, facts, governed=governed)
     try:
         await worker.serve()
     finally:
@@ -124,13 +135,22 @@ async def _serve(pipe: Pipe, number: int, count: int, folder: Path, target: byte
 class _Place:
     """Where a worker's requests come from, go to and are written down; one of them at a time."""
 
-    def __init__(self, number: int, count: int, folder: Path, target: Target) -> None:
+    def __init__(
+        self, number: int, count: int, folder: Path, target: Target, leave: Leave | None
+    ) -> None:
         self.number = number
         self.folder = folder
         connect = backends.load(target.backend)
         self.shard = runfolder.Shard(folder, number)
         self.lanes = [
-            Lane(worker=number, lane=lane, target=target, backend=connect(target), shard=self.shard)
+            Lane(
+                worker=number,
+                lane=lane,
+                target=target,
+                backend=connect(target),
+                shard=self.shard,
+                leave=leave,
+            )
             for lane in range(count)
         ]
 
@@ -140,12 +160,47 @@ class _Place:
         self.shard.close()
 
 
+class _Leave:
+    """Asks the parent before each attempt."""
+
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
+        self._tickets = itertools.count()
+        self._waiting: dict[int, asyncio.Future[bool]] = {}
+
+    async def ask(self, request: Request, *, again: bool) -> int | None:
+        ticket = next(self._tickets)
+        self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        most = asdict(spending.worst(request))
+        self._tell("ask", ticket=ticket, again=again, most=most)
+        return ticket if await self._waiting[ticket] else None
+
+    def over(self, ticket: int, request: Request, seen: Observation) -> None:
+        end = Over(
+            outcome=seen.outcome,
+            use=spending.use(request, seen),
+            status=seen.status,
+            retry_after_s=seen.retry_after_s,
+            error=seen.error or "",
+        )
+        self._tell("over", ticket=ticket, end=asdict(end))
+
+    def answer(self, ticket: int, *, may: bool) -> None:
+        """What the parent says; whoever asked may have been cancelled since."""
+        waiting = self._waiting.pop(ticket)
+        if not waiting.done():
+            waiting.set_result(may)
+
+
 class _Worker:
     """The state of one worker: its place, and the step it is in."""
 
-    def __init__(self, pipe: Pipe, place: _Place) -> None:
+    def __init__(
+        self, pipe: Pipe, number: int, count: int, folder: Path, target: Target, *, governed: bool
+    ) -> None:
         self._pipe = pipe
-        self.place = place
+        self._leave = _Leave(self._tell) if governed else None
+        self.place = _Place(number, count, folder, target, self._leave)
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._queues: list[asyncio.Task[None]] = []
         self._step: asyncio.Task[None] | None = None
@@ -172,6 +227,8 @@ class _Worker:
                 case "step":
                     self._number, self._counts = message["step"], Counts()
                     self._step = self._watched(self._play(self._jobs(message)))
+                case "leave" if self._leave is not None:
+                    self._leave.answer(message["ticket"], may=message["may"])
                 case "move":
                     await self._move(Path(message["folder"]), message["target"])
                     self._tell("ready")
@@ -190,7 +247,7 @@ class _Worker:
             await self.place.close()
         lanes = len(self.place.lanes)
         facts = msgspec.convert(target, type=Target)
-        self.place = _Place(self.place.number, lanes, folder, facts)
+        self.place = _Place(self.place.number, lanes, folder, facts, self._leave)
 
     def _receive(self) -> None:
         try:
@@ -257,7 +314,8 @@ class _Worker:
     async def _run(self, lane: Lane, queue: list[Job]) -> None:
         task = asyncio.current_task()
         for job in queue:
-            self._counts.add(await lane.run(job))
+            if (seen := await lane.run(job)) is not None:
+                self._counts.add(seen)
             if task is not None and task.cancelling():
                 return  # the lane journalled what was in flight; nothing more is to be sent
 
