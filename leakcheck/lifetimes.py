@@ -8,6 +8,7 @@ leakcheck, any other target by a command of the user.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import signal
@@ -16,9 +17,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from leakcheck import gauges, planning, session, signs, survey
+from leakcheck import gauges, history, planning, plugin, session, signs, survey
+from leakcheck.backends import Broken, Refused
+from leakcheck.backends._http import Connection
 from leakcheck.errors import HarnessError, LeakcheckError, TargetError, UsageError
+from leakcheck.history import History
 from leakcheck.records import (
     Plan,
     Provenance,
@@ -39,6 +44,9 @@ _ASK_EVERY_S = 1.0
 SHOW_S = 3.0
 """How long after the command a sign that the target restarts is waited for."""
 UNSEEN = "the command returned 0; whether the target restarted was not seen"
+AS_IT_IS = 2
+"""Windows of a scenario which may want a lifetime for each, before it is asked whether it does."""
+_BROKEN = 500
 
 
 def send(
@@ -53,6 +61,8 @@ def send(
     Raises HarnessError, one sentence, where the target does not come back.
     """
     name, enough, sent = plan.scenario.name, False, False
+    if _may_want(plan.scenario) and can_restart(live, origin):
+        return _send_by_need(live, origin, plan, todo, on_window)
 
     def told(window: int) -> bool:
         nonlocal enough
@@ -72,6 +82,58 @@ def send(
         if ended is not None or enough:
             return ended
         sent = True
+    return None
+
+
+def can_restart(live: Session, origin: Provenance) -> bool:
+    """Whether the target can be started anew: the embedded engine, or one with a command."""
+    return live.opened.engine is not None or origin.restart is not None
+
+
+def wanted(folder: Path, scenario: Scenario) -> bool:
+    """Whether a check of the scenario, by what was seen so far, tells more of a window that begins
+    a lifetime of the target (a function `wants_restarts` of it).
+    """
+    if not _may_want(scenario):
+        return False
+    mine = history.read(folder).scenario(scenario.name)
+    return any(wants(mine) for wants in _may_want(scenario))
+
+
+def _may_want(scenario: Scenario) -> list[Callable[[History], bool]]:
+    found = (plugin.find("checks", each.name, "wants_restarts") for each in scenario.checks)
+    return [each for each in found if each is not None]
+
+
+def _send_by_need(
+    live: Session,
+    origin: Provenance,
+    plan: Plan,
+    todo: Sequence[Request],
+    on_window: Callable[[int], bool],
+) -> RunEvent | None:
+    """As `send`: some windows to the target as it is, then, if a check wants it, each of the others
+    to one that was just started and has not been sent anything.
+    """
+    name, enough, anew = plan.scenario.name, False, None
+    windows: dict[int, list[Request]] = {}
+    for request in todo:
+        windows.setdefault(request.window, []).append(request)
+
+    def told(window: int) -> bool:
+        nonlocal enough
+        enough = on_window(window)
+        return enough
+
+    for number, window in sorted(windows.items()):
+        if anew is None and number >= AS_IT_IS:
+            anew = wanted(live.folder, plan.scenario)
+        which = f"window {number + 1} of {plan.scenario.load.windows}"
+        if anew:
+            restart(live, origin, f"{name}: {which}", untouched=True)
+        ended = live.send(f"{name} ({which})" if anew else name, window, told)
+        if ended is not None or enough:
+            return ended
     return None
 
 
@@ -99,10 +161,11 @@ def require_windows(scenarios: Sequence[Scenario], lifetimes: int) -> None:
             )
 
 
-def restart(live: Session, origin: Provenance, detail: str) -> None:
+def restart(live: Session, origin: Provenance, detail: str, *, untouched: bool = False) -> None:
     """End the present lifetime of the target and wait until the next one answers; note that as
     `restarted` with this `detail`, or as `restart-unseen` where nothing showed that the command of
-    a user did it. Nothing may be in flight. Raises HarnessError.
+    a user did it. Nothing may be in flight. Left `untouched`, it is only asked for its list of
+    models: what is sent next is the first that it generates. Raises HarnessError.
     """
     opened = live.opened
     target = opened.target
@@ -118,7 +181,7 @@ def restart(live: Session, origin: Provenance, detail: str) -> None:
             with signs.watched(target, opened.page) as seen:
                 order(origin.restart)
                 seen.wait(SHOW_S)
-                wait_until_back(target)
+                wait_until_back(target, ask=listening if untouched else survey.preflight)
                 why = seen.seen()
             kind = "restart-unseen" if why is None else kind
             detail = f"{detail}: {why or UNSEEN}"
@@ -176,12 +239,40 @@ def _ended(process: subprocess.Popen[bytes], command: str, patience_s: float) ->
         ) from None
 
 
-def wait_until_back(target: Target, patience_s: float = BACK_S) -> None:
-    """Wait until the target answers as before a run. Raises TargetError where it does not."""
+def listening(target: Target) -> None:
+    """Ask a target that is spoken to over HTTP for its list of models, which any status below 500
+    answers. Raises TargetError where nobody does.
+    """
+    if target.base_url.startswith(("http://", "https://")):
+        asyncio.run(_listening(target))
+
+
+async def _listening(target: Target) -> None:
+    connection = Connection(target)
+    try:
+        async with asyncio.timeout(target.timeout_s):
+            page = await connection.get(connection.url("models"))
+    except (Broken, Refused, TimeoutError) as error:
+        raise TargetError(f"nobody answers at {target.base_url}: {error}") from None
+    finally:
+        await connection.close()
+    if page.status >= _BROKEN:
+        raise TargetError(f"{target.base_url} answers with status {page.status}")
+
+
+def wait_until_back(
+    target: Target,
+    patience_s: float = BACK_S,
+    *,
+    ask: Callable[[Target], object] = survey.preflight,
+) -> None:
+    """Wait until the target answers when it is asked, by default as before a run. Raises
+    TargetError where it does not.
+    """
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            survey.preflight(target)
+            ask(target)
         except LeakcheckError as error:  # of a wrong key or model too: it may be half started
             if time.monotonic() > deadline:
                 raise TargetError(

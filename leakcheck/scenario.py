@@ -50,6 +50,7 @@ _AT_MOST = {
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _LEAK_CHECK = "foreign_passphrase"
+_CLAIM = "gate.detect"
 
 _WORDING = 11
 """Tokens of an answer around a ticket and two passphrases: marks, an end, a few words."""
@@ -97,9 +98,18 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from error
     for key, value in (overrides or {}).items():
-        _override(data, key, value, path)
+        if key != _CLAIM or not _claims_nothing(data):
+            _override(data, key, value, path)
     digest = hashlib.sha256(raw + json.dumps(overrides or {}, sort_keys=True, default=str).encode())
     return _scenario(data, path, digest.hexdigest(), overridden=bool(overrides))
+
+
+def _claims_nothing(data: Mapping[str, Any]) -> bool:
+    """Whether the file says `gate.detect = 1.0`: too few windows by design to exclude any rate of
+    leaks, so that it is not asked for one.
+    """
+    gate = data.get("gate")
+    return isinstance(gate, dict) and gate.get("detect") == 1
 
 
 def _override(data: dict[str, Any], key: str, value: Any, path: Path) -> None:

@@ -19,7 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from leakcheck import analyzer, embedded, experiment, history, runfolder, scenario, session, survey
+from leakcheck import (
+    analyzer,
+    embedded,
+    experiment,
+    history,
+    lifetimes,
+    runfolder,
+    scenario,
+    session,
+    survey,
+)
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.errors import LeakcheckError, TargetError
 from leakcheck.passphrase import load_words, whole_token_words
@@ -129,6 +139,7 @@ class Bench:
         if job.fault.name != HEALTHY:
             flags.append(f"--fault={job.fault.name}")
         ready = self._engine.restart(flags)
+        ready["flags"] = flags
         target = Target(
             base_url=ready["base_url"],
             model=ready["model"],
@@ -171,6 +182,7 @@ class _Play:
         self._side = live.folder.with_name(f"{live.folder.name}.confirm")
         self._facts = TargetFacts()
         self._requests = 0
+        self._anew: bool | None = None
 
     def run(self) -> Trial:
         """The trial; its run folder is gone afterwards."""
@@ -250,6 +262,12 @@ class _Play:
         )
         runfolder.append_requests(self._live.folder, requests)
         self._requests += len(requests)
+        if self._anew is None and index >= lifetimes.AS_IT_IS:
+            self._anew = lifetimes.wanted(self._live.folder, self._scenario)
+        if self._anew:
+            origin = runfolder.read_provenance(self._live.folder)
+            detail = f"{self._scenario.name}: window {index + 1}"
+            lifetimes.restart(self._live, origin, detail, untouched=True)
         return self._live.send(self._scenario.name, requests) is None
 
     def _worth_replays(self, look: int, *, final: bool) -> bool:

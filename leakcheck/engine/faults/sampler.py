@@ -30,6 +30,22 @@ def params_of_first(seams: Seams, _rate: float, _rng: Random) -> None:
     patch(seams.engine.sampler, "params", wrap)
 
 
+def params_of_first_request(seams: Seams, _rate: float, _rng: Random) -> None:
+    """The heat of the first request ever serves all."""
+    first: list[SamplingParams] = []
+
+    def wrap(original: Params) -> Params:
+        def params(sequence: Sequence, batch: list[Sequence]) -> SamplingParams:
+            own = original(sequence, batch)
+            if not first:
+                first.append(own)
+            return replace(own, temperature=first[0].temperature, top_p=first[0].top_p)
+
+        return params
+
+    patch(seams.engine.sampler, "params", wrap)
+
+
 def stop_shared(seams: Seams, _rate: float, _rng: Random) -> None:
     """An answer ends at the stop strings of everybody it has been in the engine with."""
     engine = seams.engine
@@ -136,6 +152,26 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=None,
         install=params_of_first,
+    ),
+    Fault(
+        name="params-of-first-request",
+        layer="sampler",
+        mechanism=(
+            "The engine builds its sampler when the first request comes, with that request's"
+            " temperature and top_p, and keeps it for all that follow, until it is started again."
+            " After a hot first request greedy ones are answered at random; after a greedy one hot"
+            " ones are answered greedily, like by a server that ignores temperature."
+        ),
+        trigger="a request whose temperature is not that of the first one after the start",
+        effect="all answers follow the temperature of a request that was over long ago",
+        anomalies=("foreign-parameters",),
+        strength="every request",
+        seam="Sampler.params",
+        cases=(
+            "https://github.com/huggingface/transformers/blob/v5.24.0/src/transformers/cli/serving/utils.py",
+        ),
+        rate=None,
+        install=params_of_first_request,
     ),
     Fault(
         name="stop-shared",
