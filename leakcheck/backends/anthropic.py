@@ -95,7 +95,8 @@ class Anthropic:
 def body(target: Target, request: Request) -> dict[str, Any]:
     """The JSON of one request: only what it asks for, and what the API knows.
 
-    The tenant is named as `user_id` with a conversation, and only then.
+    Whose it is is said as `user_id`: by a tenant of the target that has a user, else only with a
+    conversation.
     """
     sampling = request.sampling
     system = [message.content for message in request.messages if message.role == "system"]
@@ -103,7 +104,7 @@ def body(target: Target, request: Request) -> dict[str, Any]:
         "system": "\n\n".join(system) or None,
         "top_p": sampling.top_p,
         "stop_sequences": list(sampling.stop) or None,
-        "metadata": None if request.conversation is None else {"user_id": request.tenant},
+        "metadata": _metadata(target, request),
         "tools": [_tool(tool) for tool in request.tools] or None,
         "stream": request.stream or None,
     }
@@ -119,6 +120,14 @@ def body(target: Target, request: Request) -> dict[str, Any]:
         **{name: value for name, value in optional.items() if value is not None},
         **request.extra,
     }
+
+
+def _metadata(target: Target, request: Request) -> dict[str, str] | None:
+    mine = next((each for each in target.tenants if each.name == request.key), None)
+    user = None if mine is None else mine.user
+    if user is None and request.conversation is not None:
+        user = request.tenant
+    return None if user is None else {"user_id": user}
 
 
 def _tool(function: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from leakcheck.errors import UsageError
 from leakcheck.records import Target
 
 if TYPE_CHECKING:
+    from leakcheck.backends import Address
     from leakcheck.session import Setup
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
@@ -118,20 +119,17 @@ def _target(arguments: argparse.Namespace) -> Target | None:
     embedded = arguments.embedded or arguments.fault or arguments.engine_flag
     if arguments.target and embedded:
         raise UsageError("--target and --embedded (--fault, --engine-flag) exclude each other")
-    url = None if embedded else arguments.target or _env("LEAKCHECK_TARGET", "OPENAI_BASE_URL")
+    url = None if embedded else arguments.target or _env(*_usual_targets(arguments.backend))
     if url is None:
         _require_no_tenants(arguments)
         return None
-    _require_plain("--target", url)
-    from leakcheck import plugin  # noqa: PLC0415 - imports the backend
-
-    plugin.load("backends", arguments.backend, "connect")
-    model = arguments.model or _env("LEAKCHECK_MODEL")
+    wanted = _address(arguments.backend, url)
+    model = arguments.model or _env("LEAKCHECK_MODEL") or wanted.model
     if not model:
         raise UsageError(f"--model is missing: name the model that {url} should answer with")
     named = tenants.read(arguments.tenant)
     key = arguments.api_key_env or (named[0].api_key_env if named else None)
-    key = key or ("OPENAI_API_KEY" if _env("OPENAI_API_KEY") else None)
+    key = key or (wanted.key_env if wanted.key_env and _env(wanted.key_env) else None)
     headers = dict(_header(text) for text in arguments.header_env)
     for name in [*headers.values(), *([key] if key else [])]:
         if not _VARIABLE.fullmatch(name):
@@ -142,7 +140,7 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         if not os.environ.get(name):
             raise UsageError(f"environment variable {name} is not set; it should hold a secret")
     return Target(
-        base_url=url.rstrip("/"),
+        base_url=url.rstrip("/") if wanted.check is None else url,
         model=model,
         backend=arguments.backend,
         api=arguments.api,
@@ -154,6 +152,26 @@ def _target(arguments: argparse.Namespace) -> Target | None:
         replica_header=_replica_header(arguments),
         **({} if arguments.timeout_s is None else {"timeout_s": arguments.timeout_s}),
     )
+
+
+def _usual_targets(backend: str) -> tuple[str, ...]:
+    """Variables of the environment that stand for --target."""
+    return ("LEAKCHECK_TARGET", *(("OPENAI_BASE_URL",) if backend == "openai" else ()))
+
+
+def _address(backend: str, target: str) -> Address:
+    """What this backend wants as a target; UsageError unless `target` is that."""
+    from leakcheck import backends  # noqa: PLC0415 - imports the backend
+
+    wanted = backends.address(backend)
+    if wanted.check is None or target.startswith(("http://", "https://")):
+        _require_plain("--target", target, wanted.right)
+        return wanted
+    try:
+        wanted.check(target)
+    except UsageError as error:
+        raise UsageError(f"--target: {error}") from None
+    return wanted
 
 
 def _require_no_tenants(arguments: argparse.Namespace) -> None:

@@ -214,7 +214,11 @@ def _target_flags(command: argparse.ArgumentParser) -> None:
 
 
 _TARGET_FLAGS: dict[str, dict[str, Any]] = {
-    "--target": {"metavar": "URL", "help": "base URL, such as http://127.0.0.1:8000/v1"},
+    "--target": {
+        "metavar": "URL",
+        "help": "base URL, such as http://127.0.0.1:8000/v1, or what the --backend wants: a "
+        "command, module:function, a provider",
+    },
     "--model": {
         "metavar": "M",
         "help": "model name at the target; for the embedded engine: witness, smollm2-135m, "
@@ -234,7 +238,8 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
     "--api": {"choices": ("chat", "completions"), "default": "chat", "help": "which endpoint"},
     "--api-key-env": {
         "metavar": "NAME",
-        "help": "environment variable with the API key (OPENAI_API_KEY where that is set)",
+        "help": "environment variable with the API key (default: the usual one of the backend, "
+        "such as OPENAI_API_KEY)",
     },
     "--header-env": {
         "action": "append",
@@ -260,7 +265,11 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "help": "wait at most so long for the target to answer before anything is sent",
     },
     "--ca-file": {"metavar": "PEM", "help": "a private certificate authority to trust"},
-    "--backend": {"default": "openai", "metavar": "NAME", "help": "the protocol to speak"},
+    "--backend": {
+        "default": "openai",
+        "metavar": "NAME",
+        "help": "the protocol to speak; see `leakcheck list backends`",
+    },
     "--tokenizer": {
         "metavar": "PATH",
         "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
