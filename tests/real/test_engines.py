@@ -1,0 +1,102 @@
+"""What is asked of every real engine: healthy ones are acquitted, and their noise is graded.
+
+The server of an engine lasts as long as its tests: three seeds against one server leave in its
+cache what the next ones meet there. Run by `make test-real`; an engine that cannot be installed is
+skipped, with the reason.
+"""
+
+import pytest
+from real import environments
+from real.engines import engines
+from real.running import run
+from real.serving import served
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+
+SEEDS = (1, 2, 3)
+SMALL = ("--windows", "1", "--requests", "6")
+"""Of every scenario: 20 to 40 requests a window of the larger ones, at one to four a second."""
+ALONE = {"sequential-carry-over"}
+"""Scenarios that send one request at a time."""
+NOT_ENOUGH = {"windows", "echo", "tickets", "arms", "cache hits"}
+"""What runs this small may leave open. That requests are answered and overlap has to be shown."""
+SCENARIOS = 12
+
+
+def interpreter(engine):
+    """The interpreter of an engine's environment; skips the test where there is none."""
+    there = environments.found(engine.environment)
+    if isinstance(there, environments.Missing):
+        pytest.skip(f"{engine.name}: {there.reason}")
+    return there
+
+
+@pytest.fixture(scope="module", params=engines(), ids=lambda engine: engine.name)
+def up(request, tmp_path_factory):
+    """An engine and the address of its server."""
+    engine = request.param
+    python = interpreter(engine)
+    with served(engine, python, tmp_path_factory.mktemp("server")) as url:
+        yield engine, url
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, record_property):
+    engine, url = up
+    done = run(engine, url, tmp_path, *SMALL, "--seed", str(seed))
+    told(record_property, engine, f"all scenarios, seed {seed}", done)
+    assert not done.found("leak", "corruption", "error")
+    assert (done.code, done.report["status"]) in {(0, "clean"), (3, "inconclusive")}
+    assert len(done.verdicts) >= SCENARIOS
+    for scenario, verdict in done.verdicts.items():
+        assert verdict["leak_rate"]["events"] == 0
+        lacking = {each["name"] for each in verdict["exposure"] if each["enough"] is False}
+        assert lacking <= NOT_ENOUGH, (scenario, verdict["reasons"])
+        if verdict["status"] == "inconclusive":
+            assert verdict["reasons"]
+        assert_exposed(engine, done.exposure(scenario), scenario)
+    assert_cached(engine, done)
+    assert done.took_s < engine.full_set_s
+
+
+def assert_exposed(engine, exposure, scenario):
+    """Requests overlapped, by the clock of the client and by what the server says of itself."""
+    if scenario in ALONE:
+        return
+    assert exposure["overlap"]["measured"]["events"] > 0, scenario
+    if engine.metrics and scenario == "rare-token-passphrase":
+        assert exposure["running"]["measured"] > 1, scenario
+
+
+def assert_cached(engine, done):
+    """Prefixes that two requests share did come out of the cache."""
+    if engine.cached_tokens:
+        assert done.exposure("prefix-overlap")["cache hits"]["measured"]["events"] > 0
+
+
+def told(record_property, engine, what, done):
+    """A line of the table at the end."""
+    counts = done.report["requests"]
+    row = (engine.name, what, done.report["status"], counts["attempts"], f"{done.took_s:.0f}")
+    record_property("run", row)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [each for each in engines() if each.noise is not None],
+    ids=lambda engine: engine.name,
+)
+def test_noise_is_graded_and_never_taken_for_a_leak(engine, tmp_path, record_property):
+    """On a server of its own: some grades hold for other settings than the usual ones."""
+    noise = engine.noise
+    with served(engine, interpreter(engine), tmp_path, noise.command) as url:
+        done = run(
+            engine, url, tmp_path, "mixed-batch-differential", "--seed", "1", *noise.flags,
+            "--windows", str(noise.windows), "--requests", str(noise.requests),
+            "--max-tokens", str(noise.max_tokens),
+            "--set", f"traffic.recipients={noise.recipients}",
+        )  # fmt: skip
+    told(record_property, engine, f"noise, {noise.grade} expected", done)
+    assert not done.found("leak", "corruption", "error")
+    graded = [note for note in done.notes("mixed-batch-differential") if "grade" in note]
+    assert graded[0].startswith(f"grade {noise.grade}:"), graded
