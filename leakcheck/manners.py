@@ -158,3 +158,18 @@ def pace_of(target: Target, pace: Pace) -> Pace | None:
             max_wait_s=pace.max_wait_s,
         )
     return None if pace == Pace(max_wait_s=pace.max_wait_s) else pace
+
+
+def sentence(pace: Pace) -> str:
+    """The pace and the breaker, in words."""
+    parts = []
+    if pace.requests is not None:
+        units = {1.0: "second", 60.0: "minute", 3600.0: "hour"}
+        span = units.get(pace.per_s, f"{pace.per_s:g} s")
+        parts.append(f"at most {pace.requests} requests in any {span}")
+    if pace.in_flight is not None:
+        parts.append(f"at most {pace.in_flight} at one time")
+    parts.append(f"a pause that the target asks for is kept, up to {pace.max_wait_s:g} s")
+    if pace.max_errors is not None:
+        parts.append(f"more than {100 * pace.max_errors:g} % of errors end the run")
+    return f"pace: {'; '.join(parts)}"

@@ -225,7 +225,8 @@ def started(
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
     governor = None
     if pace is not None or caps not in (None, Caps()):
-        governor = Governor(caps or Caps(), pace, spending.used(folder))
+        met = spending.meeting(max(1, len(opened.target.tenants)))
+        governor = Governor(caps or Caps(), pace, spending.used(folder) + met)
     with (
         runfolder.locked(folder),
         Runner(opened.target, folder, workers, lanes, governor) as runner,

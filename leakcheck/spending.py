@@ -15,10 +15,24 @@ from typing import Literal
 from leakcheck import runfolder
 from leakcheck.records import Caps, Observation, Request
 
-__all__ = ["Caps", "Purse", "Resource", "Use", "cost_usd", "sentence", "use", "used", "worst"]
+__all__ = [
+    "MEETING",
+    "Caps",
+    "Purse",
+    "Resource",
+    "Use",
+    "cost_usd",
+    "meeting",
+    "sentence",
+    "use",
+    "used",
+    "worst",
+]
 
 CHARS_PER_TOKEN = 3
 """Taken where the target reports no usage: prose has about 4, rare words are cut up finer."""
+MEETING = 24
+"""Of the tiny requests that are sent, one after the other, before a run has a folder."""
 _TEMPLATE_TOKENS = 32
 _MESSAGE_TOKENS = 8
 _MILLION = 1e6
@@ -83,6 +97,14 @@ def cost_usd(caps: Caps, of: Use) -> float:
     charged = of.prompt_tokens * (caps.prompt_usd or 0.0)
     charged += of.answer_tokens * (caps.answer_usd or 0.0)
     return charged / _MILLION
+
+
+def meeting(identities: int) -> Use:
+    """The most that finding out what a target takes can use before a run begins, which is in no
+    run folder: tiny requests, MEETING for each identity.
+    """
+    requests = MEETING * identities
+    return Use(requests=requests, prompt_tokens=16 * requests, answer_tokens=requests)
 
 
 class Purse:

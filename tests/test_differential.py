@@ -90,7 +90,8 @@ def test_the_help_states_the_threshold_and_what_the_caps_guarantee(capsys):
         cli.main(["diff", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     assert "default 10% here" in said
-    assert said.count("than one window") + said.count("by more than one window") >= 2
+    assert "never send more, survey, retries and replays included" in said
+    assert "never take more tokens" in said
 
 
 def diff(tmp_path, *flags):
@@ -124,12 +125,12 @@ def test_a_leak_is_said_first_and_shown_with_its_words(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_cap_of_tokens_ends_it_no_later_than_a_window_beyond(tmp_path):
+def test_a_cap_of_tokens_is_not_exceeded(tmp_path):
     done, said = diff(
         tmp_path, "--windows=8", "--requests=6", "--seed=3", "--max-tokens-total=12000"
     )
     assert done.returncode == 3, done.stdout + done.stderr
     assert "the budget of tokens was used up after" in said
-    used = spending.used(tmp_path / "latest", Caps())
-    assert 6000 < used.tokens < 12000 + 26 * used.tokens / used.requests
+    used = spending.used(tmp_path / "latest")
+    assert 6000 < used.tokens <= 12000
     assert f"{used.tokens:,} tokens of at most 12,000" in said

@@ -82,7 +82,7 @@ def _require_text(arguments: Sequence[str]) -> None:
 def _require_nothing_else(arguments: argparse.Namespace, bare: argparse.Namespace) -> None:
     """Refuse flags beside --resume: the plan and the target of a run are fixed."""
     for name, value in vars(arguments).items():
-        if name != "resume" and value != vars(bare)[name]:
+        if name not in ("resume", "yes_i_am_allowed") and value != vars(bare)[name]:
             what = "--" + name.replace("_", "-")
             if name == "scenarios":
                 what = " ".join(value)

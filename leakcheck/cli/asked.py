@@ -37,9 +37,11 @@ def _env(*names: str) -> str | None:
 
 def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
     """Everything around a run; raises UsageError for what cannot be."""
+    from leakcheck.cli import bounds  # noqa: PLC0415 - it reads shares as we do
     from leakcheck.session import Setup  # noqa: PLC0415 - heavy
 
-    target, seed = _target(arguments), _seed(arguments)
+    target, seed, page = _target(arguments), _seed(arguments), _metrics(arguments)
+    bounds.require_permission(arguments, target, page)
     model = arguments.model or _env("LEAKCHECK_MODEL") or "witness"
     flags = [f"--model={model}", f"--seed={seed}", *arguments.engine_flag]
     if arguments.fault:
@@ -55,9 +57,10 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         words=arguments.words,
         command=("leakcheck", *sys.argv[1:]),
         play_all=getattr(arguments, "play_all", False),
-        metrics=_metrics(arguments),
+        metrics=page,
         wait_ready_s=_wait_ready_s(arguments),
         **_lifetimes(arguments, target),
+        **bounds.limits(arguments, target),
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from leakcheck.cli import asked, bills
+from leakcheck.cli import asked, bills, bounds
 from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
@@ -21,6 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.resume:
         folder = Path(arguments.resume)
+        bounds.resumed(arguments, folder)
         with progress(sys.stderr) as watch:
             return _show(experiment.resume(folder, watch), folder)
     options = experiment.Options(

@@ -6,7 +6,6 @@ import argparse
 import os
 import shutil
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,24 +19,27 @@ def diff(arguments: argparse.Namespace) -> int:
     """Compare the same requests alone, in neutral and in planted company; say what came of it."""
     import textwrap  # noqa: PLC0415 - only a screen needs it
 
-    from leakcheck import differential, experiment, scenario  # noqa: PLC0415 - heavy
+    from leakcheck import differential, experiment, manners, scenario  # noqa: PLC0415 - heavy
     from leakcheck.cli import asked, commands  # noqa: PLC0415 - beside the others
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
     chosen = asked.overrides(arguments)
-    caps = differential.Caps(requests=arguments.max_requests, tokens=arguments.max_tokens_total)
-    budget = differential.budget(chosen, caps)
+    setup = asked.setup(arguments, arguments.out)
+    budget = differential.budget(chosen, setup.caps)
     options = experiment.Options(
         scenarios=(scenario.find(differential.NAME),),
         overrides={**chosen, **budget.overrides()},
-        setup=replace(asked.setup(arguments, arguments.out), caps=caps),
+        setup=setup,
     )
     width = shutil.get_terminal_size((100, 40)).columns
     print(textwrap.fill(budget.sentence(), width, subsequent_indent="  "), flush=True)
+    if setup.pace is not None:
+        text = manners.sentence(setup.pace)
+        print(textwrap.fill(text, width, subsequent_indent="  "), flush=True)
     with progress(sys.stderr) as watch:
         result, folder = experiment.run(options, watch)
     try:
-        print(_screen(result, folder, caps, width), end="", flush=True)
+        print(_screen(result, folder, setup.caps, width), end="", flush=True)
     except BrokenPipeError:  # whoever read it has gone; the verdict is what it is
         commands.drop_output()
     return result.exit_code

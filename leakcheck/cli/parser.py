@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from leakcheck import __version__
-from leakcheck.cli import commands
+from leakcheck.cli import bounds, commands
 from leakcheck.cli.asked import SHORTCUTS
 from leakcheck.cli.diff import diff
 from leakcheck.errors import UsageError
@@ -113,6 +113,7 @@ def _run_parser(its_commands: Any) -> None:
     add("--restart", metavar="COMMAND",
         help="how to restart a target that is not embedded (2 lifetimes without --lifetimes); "
         "it is written into the report")  # fmt: skip
+    bounds.flags(command)
     add("--metrics", metavar="URL", default="auto",
         help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
     _gate_flags(command)
@@ -145,19 +146,12 @@ def _diff_parser(its_commands: Any) -> None:
     _target_flags(command)
     add = command.add_argument
     add("--out", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
-    add("--max-requests", type=_positive, metavar="N",
-        help="send no more, retries and replays included: smaller companies and fewer windows "
-        "are planned, and no window begins that would exceed it, so that it never is by more "
-        "than one window (of retries)")  # fmt: skip
-    add("--max-tokens-total", type=_positive, metavar="N",
-        help="take no more tokens of prompts and answers, as the target counts them (or by "
-        "characters): no window begins that would exceed it at the mean so far, so that it never "
-        "is by more than one window")  # fmt: skip
     add("--metrics", metavar="URL", default="auto",
         help="the target's metrics (auto: /metrics of one on this machine; or off)")  # fmt: skip
     add("--detect", metavar="RATE",
         help="the leak rate that clean must exclude (gate.detect; default 10%% here), which sets "
         "the number of windows: 85 for 10%%, some 3,250 requests")  # fmt: skip
+    bounds.flags(command)
     add("--alpha", metavar="RATE",
         help="the chance of a false leak on fuzzy evidence (gate.alpha)")  # fmt: skip
     command.set_defaults(smoke=False)
@@ -180,6 +174,7 @@ def _words_parser(its_commands: Any) -> None:
         help="requests in flight in each process (default 4)")  # fmt: skip
     add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
     add("--reports", type=Path, metavar="DIR", help="where the run folder goes (default reports)")
+    bounds.flags(command)
 
 
 def _selftest_parser(its_commands: Any) -> None:
