@@ -46,6 +46,7 @@ _IDLE_S = 1.5
 longer connects anew, and does not send into a connection that is just being closed."""
 _CONNECT_S = 10.0
 _AFTER_DONE_S = 1.0
+_REST_S = 0.02
 _NOWHERE = ("leakcheck", "no-such-path")
 """Below the base URL: refused as any wrong address is, which no third party minds."""
 _ERROR_BYTES = 65_536
@@ -138,6 +139,7 @@ class Connection:
         names = (None, *(tenant.name for tenant in target.tenants))
         self._credentials = {name: headers(target, name, authorize) for name in names}
         self._connections = 0
+        self._streamed_s = -math.inf
         self._session = aiohttp.ClientSession(
             headers={**_COMMON, **(common or {})},
             connector=aiohttp.TCPConnector(
@@ -168,6 +170,7 @@ class Connection:
         """
         if request.sent == "misdirected":
             url = self.url(*_NOWHERE)
+        await self._rested()
         with self._explained():
             async with self._session.post(
                 url,
@@ -187,6 +190,8 @@ class Connection:
                 async with aclosing(pieces) as chunks:
                     async for chunk in chunks:
                         yield chunk
+                if streamed:
+                    self._streamed_s = time.monotonic()
 
     async def get(self, url: URL) -> Page:
         """Fetch a page with our credentials. Raises Refused and Broken."""
@@ -216,6 +221,14 @@ class Connection:
     async def close(self) -> None:
         """Close the connection."""
         await self._session.close()
+
+    async def _rested(self) -> None:
+        """Wait a moment after a stream: llama.cpp promises to keep its connection open and closes
+        it a millisecond later, and a request must not go into one that is just being closed.
+        """
+        left_s = self._streamed_s + _REST_S - time.monotonic()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
 
     async def _page(self, method: str, url: URL, **fields: Any) -> Page:
         with self._explained():

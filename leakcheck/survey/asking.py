@@ -1,0 +1,176 @@
+"""Ask a target questions that belong to no plan: few, one at a time, each counted.
+
+A target that says that it is busy is left alone for as long as it asks; with `pause_s`, so much
+time passes between two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from yarl import URL
+
+from leakcheck import backends
+from leakcheck.backends import Backend, Broken, Refused
+from leakcheck.backends._http import Connection, Page
+from leakcheck.records import Api, Chunk, Request, Target, TokenLogprob, Usage
+from leakcheck.redact import redact, redact_chunks, secrets
+
+MOST = 64
+"""Requests in all, repeated ones included."""
+_PAGE_S = 10.0
+_HANGING = 3
+"""So many pages that do not answer in time, and no more are asked for."""
+_ATTEMPTS = 3
+_LONGEST_WAIT_S = 30.0
+_BUSY = frozenset({429, 503})
+_LIMIT_HEADERS = ("ratelimit", "rate-limit", "retry-after", "quota")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What came back for one request; `ok` is a whole answer."""
+
+    ok: bool
+    chunks: tuple[Chunk, ...] = ()
+    status: int | None = None
+    error: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """The target does not take such a request."""
+        return not self.ok and self.status in {400, 403, 404, 405, 415, 422, 501}
+
+    def text(self, field: str = "content") -> str:
+        """What it says in one field."""
+        return "".join(chunk.text for chunk in self.chunks if chunk.field == field)
+
+    @property
+    def said(self) -> str:
+        """All that the model said, the reasoning first."""
+        return self.text("reasoning") + self.text()
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last that was told."""
+        told = [chunk.usage for chunk in self.chunks if chunk.usage is not None]
+        return told[-1] if told else None
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """Those of all tokens."""
+        return tuple(item for chunk in self.chunks for item in chunk.logprobs)
+
+
+class Asker:
+    """One conversation with a target. Use it inside a running event loop; close it."""
+
+    def __init__(self, target: Target, *, pause_s: float = 0.0, most: int = MOST) -> None:
+        """Nothing is sent yet. Raises UsageError as the backend does."""
+        self.target = target
+        self.requests = 0
+        self.limits: dict[str, str] = {}
+        """The headers of its replies that speak of limits."""
+        self._pause_s, self._most = pause_s, most
+        self._hanging = 0
+        self._keys = secrets(target)
+        self._backends: dict[Api, Backend] = {}
+        self.http = None if not _is_url(target.base_url) else Connection(target)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for backend in self._backends.values():
+            await backend.close()
+        if self.http is not None:
+            await self.http.close()
+
+    async def page(
+        self,
+        method: Literal["GET", "POST"],
+        url: URL,
+        document: Mapping[str, Any] | None = None,
+    ) -> Page | None:
+        """What an address answers; None where nothing came, or nothing more is to be asked."""
+        if self.http is None or self._hanging >= _HANGING:
+            return None
+        for _ in range(_ATTEMPTS):
+            if not await self._may():
+                return None
+            try:
+                async with asyncio.timeout(min(_PAGE_S, self.target.timeout_s)):
+                    if method == "GET":
+                        page = await self.http.get(url)
+                    else:
+                        page = await self.http.post(url, document or {})
+            except TimeoutError:
+                self._hanging += 1
+                return None
+            except (Refused, Broken):
+                return None
+            self._note(page.headers)
+            wait_s = _seconds(page.headers.get("retry-after"))
+            if page.status not in _BUSY or wait_s is None:
+                return replace(page, text=redact(page.text, self._keys))
+            await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
+        return None
+
+    async def answer(self, request: Request, *, api: Api | None = None) -> Seen:
+        """Send a request, by another API than the target's if one is named."""
+        seen = Seen(ok=False, error="not asked: so many requests are enough")
+        for wait_s in range(1, _ATTEMPTS + 1):
+            if not await self._may():
+                return seen
+            seen, retry_after_s = await self._answer(request, api or self.target.api)
+            if seen.ok or seen.status not in _BUSY:
+                return seen
+            await asyncio.sleep(min(retry_after_s or wait_s, _LONGEST_WAIT_S))
+        return seen
+
+    async def _answer(self, request: Request, api: Api) -> tuple[Seen, float | None]:
+        if api not in self._backends:
+            connect = backends.load(self.target.backend)
+            self._backends[api] = connect(replace(self.target, api=api))
+        chunks: list[Chunk] = []
+        ok, status, error, retry_after_s = False, None, "", None
+        try:
+            async with asyncio.timeout(self.target.timeout_s):
+                async for chunk in self._backends[api].stream(request):
+                    chunks.append(chunk)  # noqa: PERF401 - kept also where the stream breaks
+            ok = True
+        except TimeoutError:
+            error = f"no answer within {self.target.timeout_s:g} s"
+        except (Refused, Broken) as refused:
+            status, error = refused.status, redact(refused.message, self._keys)
+            retry_after_s = refused.retry_after_s if isinstance(refused, Refused) else None
+        said = redact_chunks(chunks, self._keys)
+        return Seen(ok=ok, chunks=said, status=status, error=error), retry_after_s
+
+    async def _may(self) -> bool:
+        """Count a request, if there is room for it, when its time has come."""
+        if self.requests >= self._most:
+            return False
+        if self.requests and self._pause_s:
+            await asyncio.sleep(self._pause_s)
+        self.requests += 1
+        return True
+
+    def _note(self, headers: Mapping[str, str]) -> None:
+        for name, value in headers.items():
+            if any(part in name for part in _LIMIT_HEADERS):
+                self.limits[name] = redact(value, self._keys)
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    with suppress(ValueError):
+        return max(0.0, float(text))
+    return 1.0
