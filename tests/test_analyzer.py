@@ -551,7 +551,11 @@ def test_a_cell_of_one_word_has_one_curve():
 def test_all_checks_bring_their_tables():
     checks = ("foreign_passphrase", "own_answer", "arms", "divergence")
     found = verdict(history(f"{CLEAN} | c> d> c=cC d=dD", checks=checks, control="cd"))
-    assert set(found.tables) == {"Windows by arm", "Echo by question and place"}
+    assert set(found.tables) == {
+        "Windows by arm",
+        "Echo by question and place",
+        "Leaks by trust boundary",
+    }
 
 
 def test_equal_histories_give_equal_reports_and_they_are_json():

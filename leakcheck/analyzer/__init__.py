@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck.analyzer import ahead, curves, echoes, lifetimes, reasons, settling, tracing, verdict
+from leakcheck.analyzer import (
+    ahead,
+    boundaries,
+    curves,
+    echoes,
+    lifetimes,
+    reasons,
+    settling,
+    tracing,
+    verdict,
+)
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
 from leakcheck.history import History
 from leakcheck.records import (
@@ -101,6 +111,7 @@ def _verdict(its: Case) -> Verdict:
             stopped=its.evidence.settled in reasons.AT_A_LEAK,
         ),
         tables={title: table for r in its.results for title, table in r.tables.items()}
+        | boundaries.table(history, findings)
         | echoed
         | lived,
         evidence=its.evidence,

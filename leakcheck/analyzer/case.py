@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakcheck import evidence, plugin
-from leakcheck.analyzer import exposure, settling
+from leakcheck.analyzer import boundaries, exposure, settling
 from leakcheck.analyzer.settling import State
 from leakcheck.checks import foreign_passphrase, own_answer
 from leakcheck.checks._weighing import ALTERNATIVES
 from leakcheck.history import History
+from leakcheck.history.boundaries import ANOTHER_KEY
 from leakcheck.passphrase import false_match_bound, in_other_forms
 from leakcheck.records import CheckResult, Evidence, Exposure, Finding, Plan, Rate
 
@@ -104,7 +105,8 @@ def case(weighed: Weighed, run_e: float) -> Case:
     found = (f for result in weighed.results for f in result.findings)
     fuzzy = min(run_e, state.e_value) >= 1 / gate.alpha
     accusing = strong_tiers(its_evidence) if fuzzy else ()
-    findings = tuple(sorted((_accused(f, accusing) for f in found), key=_weight))
+    accused = (_accused(f, accusing) for f in found)
+    findings = tuple(sorted((boundaries.marked(history, f) for f in accused), key=_weight))
     shows = fuzzy or any(finding.severity == "leak" for finding in findings)
     if shows:  # of whatever kind and wherever: there is nothing to certify
         its_evidence = replace(its_evidence, certificate=0.0)
@@ -178,7 +180,11 @@ def _settled(weighed: Weighed, run_e: float) -> str | None:
 
 
 def _weight(finding: Finding) -> tuple[int, int, str]:
-    """Order of findings: the gravest first; notes stay in the order of their check."""
+    """Order of findings: the gravest first, of leaks those into another key; notes stay in the
+    order of their check.
+    """
+    if finding.severity == "leak" and finding.evidence.get("boundary") == ANOTHER_KEY:
+        return -1, finding.window, finding.recipient
     if finding.anomaly == "withheld-passphrase":
         return 2, finding.window, finding.recipient
     if is_open(finding):  # listed before all other notes, however many are left out

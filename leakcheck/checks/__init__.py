@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from leakcheck.history import History
+from leakcheck.history import History, boundaries
 from leakcheck.records import Finding, Request
 
 EXCERPT_CHARS = 160
@@ -50,7 +50,8 @@ def leak(history: History, match: Any, *, check: str, anomaly: str, what: str) -
         excerpt=text,
         mark=mark,
         explanation=(
-            f"{who(recipient, window=True)} was answered with {what}; {when(history, match)}."
+            f"{who(recipient, window=True)} was answered with {what}; {when(history, match)}"
+            f"{between(history, match)}."
         ),
         evidence=where_found(history, match),
     )
@@ -74,6 +75,7 @@ def where_found(history: History, match: Any) -> dict[str, Any]:
         return found
     found["source_tenant"] = history.by_id(match.source).tenant
     shows = int(match.observation)
+    found |= boundary(history, match.source, match.recipient, observation=shows)
     row = history.timing(match.source, match.recipient, observation=shows).source
     recipient = history.attempt(shows)
     source = history.answer(match.source) if row is None else history.attempt(row)
@@ -86,6 +88,28 @@ def where_found(history: History, match: Any) -> dict[str, Any]:
     if row is not None and not history.ended(row):
         del found["source_end_s"]
     return found
+
+
+def boundary(
+    history: History, source: str, recipient: str, *, observation: int | None = None
+) -> dict[str, Any]:
+    """What the evidence of a finding says about the trust boundary that it crossed: `boundary`, the
+    two keys where there are several, and `replica` where it is known of both.
+    """
+    crossing = history.crossing(source, recipient, observation=observation)
+    keys = {"source_key": history.by_id(source).key, "recipient_key": history.by_id(recipient).key}
+    found: dict[str, Any] = {"boundary": crossing.boundary, "replica": crossing.replica, **keys}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def between(history: History, match: Any) -> str:
+    """`; a secret sent with the key of alice was shown to bob` of a row of `matches`; empty where
+    the two had one key and connections of their own.
+    """
+    source, recipient = history.by_id(match.source), history.by_id(match.recipient)
+    crossing = history.crossing(source.id, recipient.id, observation=int(match.observation))
+    told = boundaries.told(crossing, source, recipient)
+    return f"; {told}" if told else ""
 
 
 def who(request: Request, *, window: bool = False) -> str:

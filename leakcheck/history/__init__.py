@@ -38,9 +38,18 @@ import numpy as np
 import pandas as pd
 
 from leakcheck import runfolder
-from leakcheck.history import scan, settled
+from leakcheck.history import boundaries, scan, settled
 from leakcheck.history.tables import Run, Timing
-from leakcheck.records import Gauges, Observation, Plan, Provenance, Relation, Request, RunEvent
+from leakcheck.records import (
+    Boundary,
+    Gauges,
+    Observation,
+    Plan,
+    Provenance,
+    Relation,
+    Request,
+    RunEvent,
+)
 
 ANSWER_FIELDS = re.compile(r"(content|reasoning|tool)(\[\d+\])?")
 """Fields of an answer that the model itself wrote; `records.Chunk` says what there is."""
@@ -200,6 +209,35 @@ class History:
     def relation(self, source: str, recipient: str, *, observation: int | None = None) -> Relation:
         """`concurrent` when the two are known to have been in flight at one time; see `timing`."""
         return self._run.timing(source, recipient, observation).relation
+
+    def crossing(
+        self, source: str, recipient: str, *, observation: int | None = None
+    ) -> boundaries.Crossing:
+        """The trust boundary between two requests: by the recipient's attempt at the row
+        `observation`, or that which decided its outcome, and the attempt of the source that may
+        explain it.
+        """
+        row = self._run.timing(source, recipient, observation).source
+        sent = self.answer(source) if row is None else self.attempt(row)
+        shows = self.answer(recipient) if observation is None else self.attempt(observation)
+        return boundaries.crossed(self.by_id(source), sent, self.by_id(recipient), shows)
+
+    @cached_property
+    def exposed(self) -> dict[Boundary | boundaries.Replica, boundaries.Pairs]:
+        """How many pairs of requests of one window met over each boundary, replays included."""
+        windows: dict[tuple[str, int], list[boundaries.Sent]] = {}
+        mine = set(self.requests["id"])
+        for request_id, row in self._run.deciding.items():
+            if request_id in mine:
+                request = self.by_id(request_id)
+                sent = boundaries.Sent(
+                    request=request,
+                    seen=self._run.seen[row],
+                    group=int(self._run.groups[self._run.position[request_id]]),
+                    ended=bool(self._run.came_back[row]),
+                )
+                windows.setdefault((request.scenario, request.window), []).append(sent)
+        return boundaries.summed(boundaries.exposed(each) for each in windows.values())
 
     def _of(self, table: pd.DataFrame) -> pd.DataFrame:
         if self._only is None:

@@ -14,6 +14,7 @@ Ask = Literal["eliciting", "neutral", "free"]
 Outcome = Literal["ok", "failed", "unknown", "aborted"]
 Status = Literal["clean", "inconclusive", "error", "corruption", "leak"]
 Style = Literal["rare-token", "made-up", "digits", "phrase"]
+Phrasing = Literal["asked", "exactly", "records", "begun"]
 Owner = Literal["own", "foreign", "phantom"]
 Relation = Literal["concurrent", "sequential", "unknown"]
 Api = Literal["chat", "completions", "responses"]
@@ -175,6 +176,25 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """What owners did with passphrases of one style, asked for in one phrasing.
+
+    Of `asked` answers, `echoed` show their own passphrase, `returned` their own ticket, and `both`
+    the two of them. `words` is how many words a passphrase had, and `tokens` the mean number of
+    tokens of an answer, as the target counts them (None: it does not say).
+    """
+
+    style: Style
+    phrasing: Phrasing
+    asked: int = 0
+    echoed: int = 0
+    returned: int = 0
+    both: int = 0
+    words: int = 0
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
     """What the survey found out about the target before planning; the plan depends on nothing else.
 
@@ -185,6 +205,8 @@ class TargetFacts:
     one (chat). `samples`: the target follows temperature and seed (None: it did not say). `tenants`
     are the names of the target's tenants, whose API keys requests are sent with.
     `refuses` are fields of a request that it refuses, so that they are not sent (see `Target`).
+    `style` and `phrasing` are those of passphrases that the target echoes best of all `echoes`
+    (empty: it was not measured).
     """
 
     models: tuple[str, ...] = ()
@@ -198,4 +220,7 @@ class TargetFacts:
     samples: bool | None = None
     refuses: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
+    style: Style | None = None
+    phrasing: Phrasing = "asked"
+    echoes: tuple[Echo, ...] = ()
     notes: tuple[str, ...] = ()

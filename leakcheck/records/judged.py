@@ -8,6 +8,10 @@ from typing import Any, Literal
 from leakcheck.records.asked import Owner, Relation, Status
 from leakcheck.records.observed import Provenance, RunEvent
 
+BOUNDARIES = "Leaks by trust boundary"
+"""The table of a verdict: boundary, leaks (pairs of source and recipient), and the pairs exposed,
+those together and those one after the other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
