@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from leakcheck.errors import HarnessError
@@ -11,18 +12,23 @@ from leakcheck.records import Report
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write report.json, report.md and report.html into `folder`; each is whole or absent.
+    """Write report.json, report.md and report.html into `folder`, and replay.sh where a finding has
+    a script that shows it again; each is whole or absent.
 
-    Returns the three paths. Raises HarnessError naming the file that cannot be written. The JSON
-    goes first: whatever befalls the other two, the judgement is kept.
+    Returns their paths. Raises HarnessError naming the file that cannot be written. The JSON
+    goes first: whatever befalls the others, the judgement is kept.
     """
-    from leakcheck.report import document, html, markdown  # noqa: PLC0415 (jinja2 loads when asked)
+    # jinja2 loads when asked
+    from leakcheck.report import document, html, markdown, replay  # noqa: PLC0415
 
-    renderers = {"json": document.render, "md": markdown.render, "html": html.render}
-    return tuple(
-        _replace(folder / f"report.{suffix}", render(report))
-        for suffix, render in renderers.items()
-    )
+    renderers: dict[str, Callable[[Report], str | None]] = {
+        "report.json": document.render,
+        "report.md": markdown.render,
+        "report.html": html.render,
+        "replay.sh": replay.render,
+    }
+    texts = ((folder / name, render(report)) for name, render in renderers.items())
+    return tuple(_replace(path, text) for path, text in texts if text is not None)
 
 
 def _replace(path: Path, text: str) -> Path:

@@ -17,8 +17,8 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
+from leakcheck.report import boundaries, plain_run, plots, sentences
 from leakcheck.report import plain as plain_words
-from leakcheck.report import plain_run, plots, sentences
 from leakcheck.report.untrusted import cut, excerpt, plain, visible
 
 FINDINGS_OPEN = 6
@@ -247,6 +247,7 @@ def _provenance(report: Report) -> dict[str, str]:
         "started": made.started_utc,
         "took": sentences.duration(report.duration_s),
         "requests": sentences.outcomes(report),
+        "trust boundaries": boundaries.line(report) or "no leak, and one key",
         "exit code": str(report.exit_code),
         "self-test": sentences.selftest(report) or "none before this run",
         "leakcheck": f"{made.leakcheck}, report schema {report.schema}",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import plain, plain_run, sentences
+from leakcheck.report import boundaries, plain, plain_run, sentences
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
@@ -41,6 +41,7 @@ def render(report: Report) -> str:
         _reasons(report),
         _findings(report),
         _numbers(report),
+        _boundaries(report),
         _evidence(report),
         _exposure(report),
         _provenance(report),
@@ -126,6 +127,21 @@ def _numbers(report: Report) -> list[str]:
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return _folded("Numbers", rows) if report.verdicts else []
+
+
+def _boundaries(report: Report) -> list[str]:
+    """Leaks by the trust boundary that they crossed, behind a fold that says the sum."""
+    lines = [
+        "| boundary | leaks | pairs together | pairs one after the other |",
+        "| --- | --- | --- | --- |",
+    ]
+    found = boundaries.rows(report.verdicts)
+    for row in found:
+        name = prose(row.boundary, 60)
+        lines.append(f"| {name} | {row.leaks} | {row.together} | {row.apart} |")
+    said = boundaries.line(report)
+    head = [prose(said), ""] if said else []
+    return [*head, *_folded("Trust boundaries", lines)] if found else []
 
 
 def _evidence(report: Report) -> list[str]:

@@ -21,6 +21,7 @@ from leakcheck.records import (
     TierEvidence,
     Verdict,
 )
+from leakcheck.report import boundaries
 from leakcheck.report.counting import many, none_of, odds, times
 from leakcheck.report.sentences import excluded, setting, showed_in_part, too_few_to_tell
 
@@ -121,7 +122,8 @@ def _leak(judged: Verdict, run_e_value: float | None) -> Plain:
         )
     what = _secret(kinds)
     return Plain(
-        found=f"{_places(judged)} an answer held {what} of another request{_by_chance(judged)}.",
+        found=f"{_places(judged)} an answer held {what} of another request"
+        f"{boundaries.clause(judged)}{_by_chance(judged)}.",
         means="The target hands the content of one request to another: let no two users share it "
         "until that is mended, and start with the findings, which name source and recipient.",
     )

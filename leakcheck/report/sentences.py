@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
+from leakcheck.report import boundaries
 from leakcheck.report.untrusted import clipped, cut
 
 UNPLANNED = "the run was stopped before it was planned; start a new one"
@@ -341,6 +342,8 @@ def _leak(report: Report) -> str:
     places = joined(_place(verdict) for verdict in _of_status(report, "leak"))
     leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
     first = f", first {_from_to(leaks[0])}" if leaks else ""
+    if leaks and (told := boundaries.crossing(leaks[0])):
+        first += f": {cut(told, 2 * _NAME)}"
     what = "somebody else's content stood in an answer"
     if leaks and all(finding.anomaly == "foreign-cache-hit" for finding in leaks):
         what = "a stranger could see that somebody else had sent a text"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import plain_run, sentences
+from leakcheck.report import boundaries, plain_run, sentences
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
@@ -192,6 +192,8 @@ def _reasons(report: Report) -> Iterator[_Line]:
 def _run(report: Report) -> Iterator[_Line]:
     facts = f"{sentences.outcomes(report)}; {sentences.duration(report.duration_s)}; "
     yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
+    if crossed := boundaries.line(report):
+        yield _Line(text=Text(_shown(crossed, 300)), hang=2)
     if own := sentences.selftest(report):
         yield _Line(text=Text(_shown(own, 200)), hang=2)
     reasons = [reason for verdict in report.verdicts for reason in verdict.reasons]
