@@ -7,23 +7,20 @@ then windows fewer, which is said; `spending` keeps it while the run lasts.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakcheck import history, planning, scenario, survey
+from leakcheck import allotment, history, planning, scenario
 from leakcheck.analyzer import confirm
 from leakcheck.checks import _mixed, _suspects, divergence, liveness
 from leakcheck.errors import UsageError
 from leakcheck.history import History
-from leakcheck.passphrase import load_words
 from leakcheck.records import Report, Scenario, TargetFacts, Verdict
 from leakcheck.report import sentences
 from leakcheck.report.counting import many
-from leakcheck.spending import Caps
+from leakcheck.spending import Caps, Use, cost_usd
 from leakcheck.traffic.mixed_batch import COMPANIES
 
 __all__ = ["Budget", "Caps", "answer", "budget"]
@@ -37,8 +34,6 @@ of `planning` at the echo that it assumes (a test keeps them so). The first is t
 largest company that takes no more than 3,500 requests for that; smaller ones only where a cap asks
 for it.
 """
-_TOKENS_PER_WORD = 2.0
-_TEMPLATE_TOKENS = 20
 _RECIPIENTS = 4
 _DECIDES = ("gate.detect", "traffic.", "load.")
 """Values that change how many windows it takes begin so."""
@@ -46,21 +41,31 @@ _DECIDES = ("gate.detect", "traffic.", "load.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a run sends: `planned` requests (the survey among them) and at most `replays` more.
+    """What a run sends: `planned` requests (what comes before the first window among them) and at
+    most `replays` more.
 
-    `tokens` is an estimate for what is planned: prompts at two tokens a word, answers as long as
-    they may be. `needed` windows exclude leaks in `detect` of them; None where no number does.
+    `use` is an estimate for what is planned: prompts at two tokens a word, answers as long as they
+    may be. `needed` windows exclude leaks in `detect` of them; None where no number does.
     `per_phase` requests are in flight at one time.
     """
 
     windows: int
     needed: int | None
     per_phase: int
-    planned: int
+    use: Use
     replays: int
-    tokens: int
     detect: float
     caps: Caps
+
+    @property
+    def planned(self) -> int:
+        """Requests."""
+        return self.use.requests
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers."""
+        return self.use.tokens
 
     @property
     def most(self) -> int:
@@ -75,8 +80,8 @@ class Budget:
         text = (
             f"budget: {many(self.windows, 'window')} with up to {self.per_phase} requests at one "
             f"time, {self.planned:,} requests in all, and {again} where there is a suspicion; "
-            f"about {_rounded(self.tokens):,} tokens without replays (an estimate: prompts at two "
-            "tokens a word, answers at full length)"
+            f"about {allotment.rounded(self.tokens):,} tokens without replays (an estimate: prompts "
+            "at two tokens a word, answers at full length)"
         )
         return "; ".join((text, *self._short()))
 
@@ -84,6 +89,8 @@ class Budget:
         """What the budget is not enough for."""
         if self.caps.tokens is not None and self.tokens > self.caps.tokens:
             yield f"the cap of {self.caps.tokens:,} tokens may end it before"
+        if self.caps.cost_usd is not None and cost_usd(self.caps, self.use) > self.caps.cost_usd:
+            yield f"the cap of ${self.caps.cost_usd:,.2f} may end it before"
         aim = f"exclude leaks in {_share(self.detect)} of windows"
         if self.needed is None:
             yield f"no number of windows can {aim}"
@@ -130,8 +137,7 @@ def budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
 
 
 def _fits(of: Budget) -> bool:
-    requests, tokens = of.caps.requests, of.caps.tokens
-    return (requests is None or of.planned <= requests) and (tokens is None or of.tokens <= tokens)
+    return allotment.fits(of.caps, [of.use], reserve=0.0)
 
 
 def _too_small(one: Budget) -> str:
@@ -140,9 +146,15 @@ def _too_small(one: Budget) -> str:
             f"--max-requests: {one.caps.requests} is too small: the survey and one window with "
             f"{one.per_phase} requests at one time are {one.planned} requests"
         )
+    if one.caps.tokens is not None and one.tokens > one.caps.tokens:
+        return (
+            f"--max-tokens-total: {one.caps.tokens} is too small: the survey and one window with "
+            f"{one.per_phase} requests at one time take about "
+            f"{allotment.rounded(one.tokens)} tokens"
+        )
     return (
-        f"--max-tokens-total: {one.caps.tokens} is too small: the survey and one window with "
-        f"{one.per_phase} requests at one time take about {_rounded(one.tokens)} tokens"
+        f"--max-cost: {one.caps.cost_usd:g} is too small: the survey and one window with "
+        f"{one.per_phase} requests at one time cost about ${cost_usd(one.caps, one.use):.2f}"
     )
 
 
@@ -162,15 +174,13 @@ def _budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
     read = scenario.read(scenario.find(NAME), {**asked, "load.windows": windows})
     of = planning.sample(read, TargetFacts(reports_logprobs=True), windows=4)
     per_window = of.requests // of.windows
-    planned = _surveyed(read) + windows * per_window
-    each = _TEMPLATE_TOKENS + _TOKENS_PER_WORD * of.prompt_tokens + of.answer_tokens
+    use = allotment.each_use(of.prompt_tokens, of.answer_tokens, windows * per_window)
     return Budget(
         windows=windows,
         needed=needed,
         per_phase=read.load.requests,
-        planned=planned,
+        use=allotment.before([read]) + use,
         replays=confirm.most(per_phase=read.load.requests, per_window=per_window) + liveness.PROBES,
-        tokens=math.ceil(planned * each),
         detect=read.gate.detect,
         caps=caps,
     )
@@ -184,18 +194,6 @@ def _needed(asked: Mapping[str, Any]) -> int | None:
         return WINDOWS[size]
     read = scenario.read(scenario.find(NAME), {**asked, "load.windows": 1})
     return planning.bill(read, planning.Terms()).needs[-1].windows
-
-
-def _surveyed(of: Scenario) -> int:
-    length = of.load.passphrase_words
-    words = load_words()
-    first = survey.plan(seed=0, words=words, style="phrase", ids=itertools.count(), length=length)
-    return len(first.requests)
-
-
-def _rounded(number: float) -> int:
-    """Two digits are as much as an estimate is worth."""
-    return int(float(f"{number:.2g}"))
 
 
 def _share(rate: float) -> str:

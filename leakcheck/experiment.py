@@ -12,6 +12,7 @@ from typing import Any
 
 from leakcheck import (
     analyzer,
+    audition,
     gauges,
     history,
     lifetimes,
@@ -19,6 +20,7 @@ from leakcheck import (
     runfolder,
     scenario,
     session,
+    styles,
     survey,
 )
 from leakcheck.analyzer import reasons
@@ -27,7 +29,7 @@ from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
 from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
-from leakcheck.records import Plan, Provenance, Report, Scenario, Style, TargetFacts
+from leakcheck.records import Echo, Plan, Provenance, Report, Scenario, Style, TargetFacts
 from leakcheck.report import sentences
 from leakcheck.session import Opened, Session, Setup, Watch
 from leakcheck.watching import Watcher
@@ -38,10 +40,13 @@ _PROBE_PAUSE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asked for: which scenarios, with which values overridden, and around them."""
+    """What a user asked for: which scenarios, with which values overridden (`own`: those of one
+    path alone), and around them.
+    """
 
     scenarios: tuple[Path, ...]
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
     setup: Setup = field(default_factory=Setup)
 
 
@@ -51,7 +56,10 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     Raises UsageError or TargetError when the target or what was asked for cannot be used; what
     breaks after the survey is a matter of the report.
     """
-    scenarios = tuple(scenario.read(path, options.overrides) for path in options.scenarios)
+    scenarios = tuple(
+        scenario.read(path, {**options.overrides, **options.own.get(path, {})})
+        for path in options.scenarios
+    )
     _require_different_names(scenarios)
     setup = options.setup
     lifetimes.require_windows(scenarios, setup.lifetimes)
@@ -61,11 +69,9 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         opened = replace(opened, target=known)  # noqa: PLW2901 - what every lane is to know
         tokenizer = opened.tokenizer(setup.tokenizer)
         chat = opened.target.api != "completions"
-        tokens = None
-        if tokenizer is not None:
-            tokens = survey.tokens_of(tokenizer, chat=chat, words=load_words(setup.words))
         # what cannot be is refused before anything is sent
         first, notes = _survey(scenarios, setup, tokenizer)
+        made = _Made(first=first, scenarios=scenarios, notes=notes)
         name = scenarios[0].name if len(scenarios) == 1 else "all"
         folder = runfolder.create(setup.out, name, setup.seed)
         origin = session.provenance(setup, opened, scenarios)

@@ -231,6 +231,16 @@ def sample(of: Scenario, facts: TargetFacts, windows: int = SAMPLE) -> Sampled:
     )
 
 
+def foreseen(of: Scenario, facts: TargetFacts) -> tuple[Sampled, Prospect]:
+    """What some planned windows hold, and what a run of them comes to at the echo that is assumed.
+
+    Raises UsageError where the scenario cannot be planned.
+    """
+    sampled = sample(of, facts)
+    trials = _trials(of, sampled, None)
+    return sampled, _prospect(sampled, None, ECHO, trials.value or 0.0)
+
+
 def measured(history: History) -> dict[str, Seen]:
     """What a run measured, by scenario; the survey is left out."""
     return {

@@ -24,6 +24,7 @@ __all__ = [
     "cost_usd",
     "meeting",
     "sentence",
+    "total",
     "use",
     "used",
     "worst",

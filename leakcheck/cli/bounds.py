@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shutil
+import textwrap
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leakcheck import manners
 from leakcheck.cli import asked
 from leakcheck.errors import UsageError
 from leakcheck.records import Caps, Pace, Target
+
+if TYPE_CHECKING:
+    from leakcheck.experiment import Options
 
 _RATE = re.compile(r"(\d{1,6})\s*/\s*(\d{0,6}(?:\.\d{1,6})?)\s*(s|m|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -77,6 +83,27 @@ def limits(arguments: argparse.Namespace, target: Target | None) -> dict[str, An
         "caps": manners.caps_of(target, asked_caps),
         "pace": manners.pace_of(target, asked_pace),
     }
+
+
+def planned(options: Options) -> Options:
+    """What is asked for, cut to the budget; the budget and the pace are printed first."""
+    from leakcheck import allotment  # noqa: PLC0415 - heavy
+
+    of = allotment.allot(options.scenarios, options.overrides, options.setup.caps)
+    show(*of.sentences(options.setup.pace), pace=options.setup.pace)
+    return replace(
+        options,
+        scenarios=tuple(each.path for each in of.played),
+        own={each.path: each.overrides for each in of.played},
+    )
+
+
+def show(*sentences: str, pace: Pace | None) -> None:
+    """Print what is about to be sent at most, in plain words."""
+    width = shutil.get_terminal_size((100, 40)).columns
+    paced = () if pace is None else (manners.sentence(pace),)
+    for text in (*sentences, *paced):
+        print(textwrap.fill(text, max(width, 40), subsequent_indent="  "), flush=True)
 
 
 def resumed(arguments: argparse.Namespace, folder: Path) -> None:

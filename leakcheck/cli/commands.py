@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from leakcheck.cli import asked, bills, bounds
-from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Report, SelfTest
+from leakcheck.records import EXIT_CODES, EXIT_INTERRUPTED, Caps, Report, SelfTest
 
 KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
 
@@ -29,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         overrides=asked.overrides(arguments),
         setup=asked.setup(arguments, arguments.out),
     )
+    if options.setup.caps != Caps() or options.setup.pace is not None:
+        options = bounds.planned(options)
     if arguments.selftest:
         list(experiment.rehearse(options.scenarios, options.overrides))  # what is wrong comes first
         options = replace(options, setup=replace(options.setup, selftest=_proof()))

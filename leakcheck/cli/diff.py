@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 def diff(arguments: argparse.Namespace) -> int:
     """Compare the same requests alone, in neutral and in planted company; say what came of it."""
-    import textwrap  # noqa: PLC0415 - only a screen needs it
-
-    from leakcheck import differential, experiment, manners, scenario  # noqa: PLC0415 - heavy
-    from leakcheck.cli import asked, commands  # noqa: PLC0415 - beside the others
+    from leakcheck import differential, experiment, scenario  # noqa: PLC0415 - heavy
+    from leakcheck.cli import asked, bounds, commands  # noqa: PLC0415 - beside the others
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
     chosen = asked.overrides(arguments)
@@ -32,10 +30,7 @@ def diff(arguments: argparse.Namespace) -> int:
         setup=setup,
     )
     width = shutil.get_terminal_size((100, 40)).columns
-    print(textwrap.fill(budget.sentence(), width, subsequent_indent="  "), flush=True)
-    if setup.pace is not None:
-        text = manners.sentence(setup.pace)
-        print(textwrap.fill(text, width, subsequent_indent="  "), flush=True)
+    bounds.show(budget.sentence(), pace=setup.pace)
     with progress(sys.stderr) as watch:
         result, folder = experiment.run(options, watch)
     try:

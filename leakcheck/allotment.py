@@ -1,0 +1,286 @@
+"""What a budget is spent on: which scenarios are played, with how many windows, to show what.
+
+Each scenario gets windows by what it needs, all the same share of it. One that could not be judged
+with its share is left out and named, the dearest first: fewer claims that hold rather than many
+that are open. Where nobody asked for a leak rate, a clean verdict asks for the one that the windows
+can exclude, and no less.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from leakcheck import planning, scenario, spending, survey
+from leakcheck.analyzer import prospect
+from leakcheck.errors import UsageError
+from leakcheck.passphrase import load_words
+from leakcheck.records import Caps, Pace, Scenario, TargetFacts
+from leakcheck.report.counting import many
+from leakcheck.spending import Use
+
+AUDITION = 60
+"""Requests that find out, before anything is planned, how the target is best asked."""
+TEMPLATE_TOKENS, TOKENS_PER_WORD = 20, 2.0
+"""What is assumed of prompts: no tokenizer is known."""
+ROUGH = 0.25
+"""The leak rate that a scenario must be able to exclude at least, to be worth its requests."""
+_SMALLER = 8
+"""Requests at one time in windows that a budget makes smaller: more windows show more."""
+_REPLAYS = 0.1
+"""Of a cap, kept for replays at most."""
+_HALVINGS = 40
+_SHARES = tuple(each / 1000 for each in (*range(1, 20), *range(20, 100, 5), *range(100, 510, 10)))
+"""Leak rates that are spoken of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotted:
+    """A scenario with the windows that it gets. `excludes` is the leak rate (of windows) that they
+    can exclude if nothing leaks; None for none.
+    """
+
+    path: Path
+    name: str
+    windows: int
+    requests: int
+    excludes: float | None
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment:
+    """What is played and what is left out. `planned` is what that uses, the survey included."""
+
+    played: tuple[Allotted, ...]
+    left_out: tuple[str, ...]
+    planned: Use
+    caps: Caps
+    cut: bool
+
+    def sentences(self, pace: Pace | None) -> Iterator[str]:
+        """The budget, in words: what is sent at most, what that can show, what is left out."""
+        most = [f"at most {self.caps.requests:,} requests"] if self.caps.requests else []
+        if self.caps.tokens:
+            most.append(f"at most {self.caps.tokens:,} tokens")
+        if self.caps.cost_usd:
+            most.append(f"at most ${self.caps.cost_usd:,.2f}")
+        plan = (
+            f"{self.planned.requests:,} requests are planned, the rest is for retries and replays"
+        )
+        minutes = _minutes(self.planned.requests, pace)
+        yield f"budget: {', '.join(most) or 'no caps'}; {plan}{minutes}"
+        if not self.cut:
+            return
+        told = ", ".join(
+            f"{each.name} {_percent(each.excludes)} ({many(each.windows, 'window')})"
+            for each in self.played
+        )
+        yield f"without a leak this can exclude leaks in so many windows of each scenario: {told}"
+        if self.left_out:
+            yield (
+                "left out, as they could not be judged with this budget: "
+                f"{', '.join(self.left_out)}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A scenario, what a window of it uses, and how many it needs at least and at best."""
+
+    path: Path
+    of: Scenario
+    ahead: prospect.Prospect
+    each: Use
+    least: int
+    best: int
+
+
+def allot(paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps) -> Allotment:
+    """Plan to a budget. What fits as it is stays as it is.
+
+    Raises UsageError where the caps leave no room for any of the scenarios.
+    """
+    capped = caps.requests or caps.tokens or caps.cost_usd
+    whole = [scenario.read(path, overrides) for path in paths]
+    sampled = [planning.foreseen(each, TargetFacts(reports_logprobs=True)) for each in whole]
+    uses = [_use(of, each.load.windows) for each, (of, _) in zip(whole, sampled, strict=True)]
+    first = before(whole)
+    if not capped or fits(caps, [first, *uses], reserve=0.0):
+        played = tuple(
+            Allotted(
+                path=path,
+                name=each.name,
+                windows=each.load.windows,
+                requests=used.requests,
+                excludes=each.gate.detect,
+                overrides={},
+            )
+            for path, each, used in zip(paths, whole, uses, strict=True)
+        )
+        planned = sum(uses, first)
+        return Allotment(played=played, left_out=(), planned=planned, caps=caps, cut=False)
+    return _cut([_candidate(path, overrides) for path in paths], first, caps, overrides)
+
+
+def _cut(
+    every: Sequence[_Candidate], first: Use, caps: Caps, overrides: Mapping[str, Any]
+) -> Allotment:
+    kept = list(every)
+    while kept and not fits(caps, [first, *(_times(c.each, c.least) for c in kept)]):
+        kept.remove(max(kept, key=lambda c: c.least * c.each.requests))
+    if not kept:
+        cheapest = min(every, key=lambda c: c.least * c.each.requests)
+        need = _times(cheapest.each, cheapest.least) + first
+        raise UsageError(
+            f"the budget is too small: {cheapest.of.name}, the scenario that takes least, needs "
+            f"{need.requests:,} requests and about {rounded(need.tokens):,} tokens with all that "
+            f"comes before it, and replays besides ({_flags(caps)})"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        uses = [_times(c.each, _windows(c, middle)) for c in kept]
+        low, high = (middle, high) if fits(caps, [first, *uses]) else (low, middle)
+    played = tuple(_allotted(c, _windows(c, low), overrides) for c in kept)
+    names = {each.name for each in played}
+    uses = [_times(c.each, _windows(c, low)) for c in kept]
+    return Allotment(
+        played=played,
+        left_out=tuple(c.of.name for c in every if c.of.name not in names),
+        planned=sum(uses, first),
+        caps=caps,
+        cut=True,
+    )
+
+
+def excludes(of: Scenario, ahead: prospect.Prospect, windows: int) -> float | None:
+    """The smallest leak rate, of those that the gate may ask for, that so many windows will most
+    likely exclude; None for none.
+    """
+    detect: float = of.gate.detect
+    for rate in (detect, *(each for each in _SHARES if each > detect)):
+        needed = prospect.to_exclude(replace(of, gate=replace(of.gate, detect=rate)), ahead)
+        if needed is not None and needed <= windows:
+            return rate
+    return None
+
+
+def each_use(prompt_words: float, answer_tokens: float, requests: float = 1.0) -> Use:
+    """What requests use by estimate, rounded up."""
+    prompt = TEMPLATE_TOKENS + TOKENS_PER_WORD * prompt_words
+    return Use(
+        requests=math.ceil(requests),
+        prompt_tokens=math.ceil(requests * prompt),
+        answer_tokens=math.ceil(requests * answer_tokens),
+    )
+
+
+def _candidate(path: Path, overrides: Mapping[str, Any]) -> _Candidate:
+    of = scenario.read(path, overrides)
+    facts = TargetFacts(reports_logprobs=True)
+    if "load.requests" not in overrides and of.load.requests > _SMALLER:
+        try:
+            smaller = scenario.read(path, {**overrides, "load.requests": _SMALLER})
+            sampled, ahead = planning.foreseen(smaller, facts)
+            of = smaller
+        except UsageError:  # its traffic needs more at one time
+            sampled, ahead = planning.foreseen(of, facts)
+    else:
+        sampled, ahead = planning.foreseen(of, facts)
+    most = of.load.windows
+    rough = of.gate.detect if "gate.detect" in overrides else max(ROUGH, of.gate.detect)
+    best = most if "load.windows" in overrides else _needed(of, ahead, of.gate.detect) or most
+    least = best if "load.windows" in overrides else _needed(of, ahead, rough) or most
+    return _Candidate(
+        path=path,
+        of=of,
+        ahead=ahead,
+        each=_use(sampled, 1),
+        least=min(least, most),
+        best=min(best, most),
+    )
+
+
+def _needed(of: Scenario, ahead: prospect.Prospect, detect: float) -> int | None:
+    return prospect.to_exclude(replace(of, gate=replace(of.gate, detect=detect)), ahead)
+
+
+def _windows(of: _Candidate, share: float) -> int:
+    return max(of.least, math.floor(share * of.best))
+
+
+def _allotted(of: _Candidate, windows: int, overrides: Mapping[str, Any]) -> Allotted:
+    rate = excludes(of.of, of.ahead, windows)
+    own: dict[str, Any] = {"load.windows": windows, "load.requests": of.of.load.requests}
+    if "gate.detect" not in overrides and rate is not None:
+        own["gate.detect"] = rate
+    return Allotted(
+        path=of.path,
+        name=of.of.name,
+        windows=windows,
+        requests=_times(of.each, windows).requests,
+        excludes=rate,
+        overrides=own,
+    )
+
+
+def _use(of: planning.Sampled, windows: int) -> Use:
+    return each_use(of.prompt_tokens, of.answer_tokens, of.requests / of.windows * windows)
+
+
+def _times(each: Use, windows: int) -> Use:
+    return Use(
+        requests=each.requests * windows,
+        prompt_tokens=each.prompt_tokens * windows,
+        answer_tokens=each.answer_tokens * windows,
+    )
+
+
+def before(scenarios: Sequence[Scenario]) -> Use:
+    """What comes before the first window."""
+    words = max(each.load.passphrase_words for each in scenarios)
+    plan = survey.plan(
+        seed=0, words=load_words(), style="phrase", ids=itertools.count(), length=words
+    )
+    return each_use(60.0, 32.0, len(plan.requests) + AUDITION) + spending.meeting(1)
+
+
+def fits(caps: Caps, parts: Sequence[Use], *, reserve: float = _REPLAYS) -> bool:
+    """Whether all parts together leave a share of `reserve` of the caps."""
+    of = sum(parts, Use())
+    room = 1 - reserve
+    return (
+        (caps.requests is None or of.requests <= room * caps.requests)
+        and (caps.tokens is None or of.tokens <= room * caps.tokens)
+        and (caps.cost_usd is None or spending.cost_usd(caps, of) <= room * caps.cost_usd)
+    )
+
+
+def _minutes(requests: int, pace: Pace | None) -> str:
+    if pace is None or pace.requests is None:
+        return ""
+    least = math.ceil(requests * pace.per_s / pace.requests / 60)
+    return f", which takes {many(least, 'minute')} at least at the pace"
+
+
+def _percent(rate: float | None) -> str:
+    return "none" if rate is None else f"{100 * rate:.3g} %"
+
+
+def rounded(number: float) -> int:
+    """Two digits are as much as an estimate is worth."""
+    return int(float(f"{number:.2g}"))
+
+
+def _flags(caps: Caps) -> str:
+    given = {
+        "--max-requests": caps.requests,
+        "--max-tokens-total": caps.tokens,
+        "--max-cost": caps.cost_usd,
+    }
+    return ", ".join(f"{flag} {value:,}" for flag, value in given.items() if value is not None)
