@@ -116,9 +116,15 @@ SHIPPED = scenario.shipped_files()
 def test_these_scenarios_are_shipped():
     assert [path.stem for path in SHIPPED] == [
         "abort-storm", "cache-pressure", "concurrency-sweep", "control-group", "duplicate-ids",
-        "identity-twins", "mixed-batch-differential", "parameter-twins", "prefix-overlap",
-        "ragged-batch", "rare-token-passphrase", "sequential-carry-over",
+        "first-request", "identity-twins", "mixed-batch-differential", "parameter-twins",
+        "prefix-overlap", "ragged-batch", "rare-token-passphrase", "sequential-carry-over",
     ]  # fmt: skip
+
+
+def test_a_scenario_that_claims_to_exclude_no_rate_is_asked_for_none(tmp_path):
+    modest = GOOD.replace("[gate]", "[gate]\ndetect = 1.0", 1)
+    path = written(tmp_path, modest)
+    assert scenario.read(path, {"gate.detect": 0.05}).gate.detect == 1.0
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)

@@ -250,6 +250,9 @@ def _finding(
     greedy = effect.cell == GREEDY
     first = "the first request after the start" if restarted else "the request sent before them"
     unit = "lifetimes of the target" if restarted else "windows"
+    lives = [[_first(windows, hot=hot), *_both(shows)] for hot in (True, False)]
+    replay = _replay.script(history.provenance, lives)
+    again = "" if replay is None else " replay.sh, in the run folder, shows it again."
     return Finding(
         check=CHECK,
         anomaly="foreign-parameters",
@@ -267,7 +270,7 @@ def _finding(
             f"is {'hot' if greedy else 'greedy'}; copies of one {effect.cell} request differed in "
             f"{_times(effect.behind_hot)} {unit} that began with a hot request and in "
             f"{_times(effect.behind_greedy)} that began with a greedy one (which, by the toss of a "
-            f"coin; exact randomisation test: p = {effect.p:.2g})."
+            f"coin; exact randomisation test: p = {effect.p:.2g}).{again}"
         ),
         evidence={
             "aspect": f"{effect.cell} answers",
@@ -276,9 +279,7 @@ def _finding(
             "behind_greedy": list(effect.behind_greedy),
             "p": effect.p,
             "restarted": restarted,
-            "replay": _replay.script(
-                history.provenance, [[_first(windows, hot=hot), *_both(shows)] for hot in (1, 0)]
-            ),
+            "replay": replay,
         },
     )
 
@@ -290,8 +291,8 @@ def _clearest(effect: _Effect, windows: Sequence[Seen]) -> Seen:
     return max(mine, key=lambda w: (w.differ(effect.cell) or 0.0) * (1 if greedy else -1))
 
 
-def _first(windows: Sequence[Seen], *, hot: int) -> Request:
-    return next(each.first for each in windows if each.hot == bool(hot))
+def _first(windows: Sequence[Seen], *, hot: bool) -> Request:
+    return next(each.first for each in windows if each.hot == hot)
 
 
 def _both(window: Seen) -> list[Request]:

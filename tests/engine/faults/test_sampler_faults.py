@@ -111,6 +111,28 @@ def test_params_of_first_leaves_a_request_its_length_and_its_logprobs(faulty):
     assert len(got["second"]) == 8
 
 
+# --- params-of-first-request ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [HOT, GREEDY])
+def test_params_of_first_request_gives_everybody_after_it_its_heat(faulty, first):
+    engine = faulty("params-of-first-request")
+    submit(engine, "first", PROMPT, first)
+    used(engine)
+    submit(engine, "greedy", OTHER, GREEDY)
+    submit(engine, "hot", OTHER, HOT)
+    seen = used(engine)
+    heats = {(each.temperature, each.top_p) for its in seen.values() for each in its}
+    assert heats == {(first.temperature, first.top_p)}
+
+
+def test_params_of_first_request_ends_with_the_engine(faulty):
+    for params in (HOT, GREEDY):
+        engine = faulty("params-of-first-request")
+        submit(engine, "first", PROMPT, params)
+        assert {each.temperature for each in used(engine)["first"]} == {params.temperature}
+
+
 # --- stop-shared ---------------------------------------------------------------------------------
 
 
