@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from leakcheck import wording
+from leakcheck.errors import UsageError
 from leakcheck.records import Passphrase, Request, Sampling
 from leakcheck.traffic import Window, user_text
 
@@ -65,13 +66,20 @@ def plan(
 ) -> Iterator[Request]:
     """Plan `recipients` of which half have stop strings, `hot` twins at `temperature` that say
     `hot_tokens`, one biased request of `biased_tokens`, and owners that fill the mixed phase up to
-    `load.requests`. `streamed` answers arrive in chunks.
+    `load.requests`. `streamed` answers arrive in chunks. Raises UsageError where these are too few.
     """
     rng = window.rng
+    recipients, hot = max(2, recipients), max(2, hot)
+    if recipients + 1 + hot > window.load.requests:
+        raise UsageError(
+            f"parameter_twins: {recipients} recipients, 1 biased and {hot} hot requests are sent "
+            f"together, and load.requests is {window.load.requests}: use at least "
+            f"{recipients + 1 + hot} requests"
+        )
     cast = _Cast(
-        recipients=_recipients(window, max(2, recipients), max_filler_words),
+        recipients=_recipients(window, recipients, max_filler_words),
         biased=_biased(window, biased_tokens),
-        hot=_hot(window, max(2, hot), temperature, hot_tokens),
+        hot=_hot(window, hot, temperature, hot_tokens),
     )
     stream = {
         each.id: rng.random() < streamed for each in [*cast.recipients, cast.biased, *cast.hot]

@@ -1,6 +1,6 @@
 """A table of what each run against a real engine took, at the end."""
 
-COLUMNS = ("engine", "what", "verdict", "requests", "seconds")
+COLUMNS = ("engine", "what", "verdict", "requests", "seconds", "server CPU s")
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from real.engine import Engine
+from real.serving import Server
 
 COMMON = (
     "--workers", "2", "--lanes", "4", "--phantoms", "99",
@@ -20,11 +21,14 @@ LONGEST_S = 1500.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run gave. `took_s`: the whole command, with its start."""
+    """What one run gave. `took_s`: the whole command, with its start; `cpu_s`: processor time that
+    the server used for it.
+    """
 
     code: int
     report: dict[str, Any]
     took_s: float
+    cpu_s: float
 
     @property
     def verdicts(self) -> dict[str, dict[str, Any]]:
@@ -49,17 +53,19 @@ class Run:
         return list(self.verdicts[scenario]["notes"])
 
 
-def run(engine: Engine, url: str, out: Path, *arguments: str, api: str = "/v1") -> Run:
-    """`leakcheck run` against a server whose address is `url`; AssertionError for a traceback."""
+def run(engine: Engine, server: Server, out: Path, *arguments: str, api: str = "/v1") -> Run:
+    """`leakcheck run` against a server; AssertionError for a traceback."""
     command = [
-        sys.executable, "-m", "leakcheck.cli", "run", "--target", url + api,
+        sys.executable, "-m", "leakcheck.cli", "run", "--target", server.url + api,
         "--model", engine.model, *COMMON, *engine.flags, "--out", str(out), *arguments,
     ]  # fmt: skip
-    began = time.monotonic()
+    began, used_s = time.monotonic(), server.cpu_s()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S)
-    took_s = time.monotonic() - began
+    took_s, cpu_s = time.monotonic() - began, server.cpu_s() - used_s
     (out / "screen.txt").write_text(done.stdout + done.stderr)
     assert "Traceback" not in done.stderr, done.stderr
     report = out / "latest" / "report.json"
     assert report.exists(), done.stderr
-    return Run(code=done.returncode, report=json.loads(report.read_text()), took_s=took_s)
+    return Run(
+        code=done.returncode, report=json.loads(report.read_text()), took_s=took_s, cpu_s=cpu_s
+    )

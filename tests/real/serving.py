@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from real import environments
@@ -20,14 +21,34 @@ class ServerError(RuntimeError):
     """A server that did not come up, with the end of what it said."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """`url` has no path, such as http://127.0.0.1:1234; `group` is its process group."""
+
+    url: str
+    group: int
+
+    def cpu_s(self) -> float:
+        """Processor time that all its processes have used until now, which says more than a clock
+        on a busy machine.
+        """
+        ticks = 0
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                after_name = stat.read_text().rpartition(")")[2].split()
+                if int(after_name[2]) == self.group:
+                    ticks += int(after_name[11]) + int(after_name[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
 def served(
     engine: Engine,
     python: Path,
     scratch: Path,
     command: Callable[[Places], list[str]] | None = None,
-) -> Iterator[str]:
-    """The address of a running server, such as http://127.0.0.1:1234, without a path."""
+) -> Iterator[Server]:
+    """A running server; its process group is gone afterwards, also when the block failed."""
     port = free_port()
     places = Places(
         python=python,
@@ -48,7 +69,7 @@ def served(
         )
     try:
         wait(process, f"http://127.0.0.1:{port}{engine.ready}", engine.patience_s, log)
-        yield f"http://127.0.0.1:{port}"
+        yield Server(url=f"http://127.0.0.1:{port}", group=process.pid)
     finally:
         end(process)
 

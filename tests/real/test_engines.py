@@ -14,7 +14,7 @@ from real.serving import served
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
 
 SEEDS = (1, 2, 3)
-SMALL = ("--windows", "1", "--requests", "6")
+SMALL = ("--windows", "1", "--requests", "8")
 """Of every scenario: 20 to 40 requests a window of the larger ones, at one to four a second."""
 ALONE = {"sequential-carry-over"}
 """Scenarios that send one request at a time."""
@@ -33,17 +33,17 @@ def interpreter(engine):
 
 @pytest.fixture(scope="module", params=engines(), ids=lambda engine: engine.name)
 def up(request, tmp_path_factory):
-    """An engine and the address of its server."""
+    """An engine and its server."""
     engine = request.param
     python = interpreter(engine)
-    with served(engine, python, tmp_path_factory.mktemp("server")) as url:
-        yield engine, url
+    with served(engine, python, tmp_path_factory.mktemp("server")) as server:
+        yield engine, server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, record_property):
-    engine, url = up
-    done = run(engine, url, tmp_path, *SMALL, "--seed", str(seed))
+    engine, server = up
+    done = run(engine, server, tmp_path, *SMALL, "--seed", str(seed))
     told(record_property, engine, f"all scenarios, seed {seed}", done)
     assert not done.found("leak", "corruption", "error")
     assert (done.code, done.report["status"]) in {(0, "clean"), (3, "inconclusive")}
@@ -77,7 +77,8 @@ def assert_cached(engine, done):
 def told(record_property, engine, what, done):
     """A line of the table at the end."""
     counts = done.report["requests"]
-    row = (engine.name, what, done.report["status"], counts["attempts"], f"{done.took_s:.0f}")
+    times = (f"{done.took_s:.0f}", f"{done.cpu_s:.0f}")
+    row = (engine.name, what, done.report["status"], counts["attempts"], *times)
     record_property("run", row)
 
 
@@ -89,9 +90,9 @@ def told(record_property, engine, what, done):
 def test_noise_is_graded_and_never_taken_for_a_leak(engine, tmp_path, record_property):
     """On a server of its own: some grades hold for other settings than the usual ones."""
     noise = engine.noise
-    with served(engine, interpreter(engine), tmp_path, noise.command) as url:
+    with served(engine, interpreter(engine), tmp_path, noise.command) as server:
         done = run(
-            engine, url, tmp_path, "mixed-batch-differential", "--seed", "1", *noise.flags,
+            engine, server, tmp_path, "mixed-batch-differential", "--seed", "1", *noise.flags,
             "--windows", str(noise.windows), "--requests", str(noise.requests),
             "--max-tokens", str(noise.max_tokens),
             "--set", f"traffic.recipients={noise.recipients}",

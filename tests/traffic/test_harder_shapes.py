@@ -6,6 +6,7 @@ import pytest
 from pretending import FACTS, plan
 
 from leakcheck import scenario, wording
+from leakcheck.errors import UsageError
 from leakcheck.passphrase import load_words
 from leakcheck.records import TargetFacts
 from leakcheck.traffic.parameter_twins import ALONE, MIXED, PLAIN, SEEDED
@@ -238,3 +239,9 @@ def test_prefixes_are_everybodys_own(planned):
 
 def test_filler_of_the_shapes_never_holds_a_rare_word():
     assert not set(wording.WORDS) & set(load_words())
+
+
+def test_parameter_twins_say_how_many_requests_they_need():
+    with pytest.raises(UsageError, match="use at least 8 requests"):
+        plan("parameter-twins", 1, load__requests=7)
+    assert plan("parameter-twins", 1, load__requests=8).requests

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from real.engine import Engine, Environment
 
-SERVER = Path(__file__).parents[1] / "servers" / "llama_cpp.py"
+SERVER = Path(__file__).parents[1] / "servers" / "serve_llama_cpp.py"
 SLOTS, CONTEXT_PER_SLOT = 8, 1024
 ENVIRONMENT = Environment(name="llama-cpp", steps=(("install", "xllamacpp==2026.10.11549"),))
 

@@ -1,4 +1,4 @@
-"""Start llama.cpp's HTTP server: `llama_cpp.py GGUF PORT SLOTS CONTEXT_PER_SLOT [key=value ...]`.
+"""Start llama.cpp's server: `serve_llama_cpp.py GGUF PORT SLOTS CONTEXT_PER_SLOT [key=value ...]`.
 
 It runs in the environment of the engine. `key=value` sets any field of llama.cpp's CommonParams,
 such as kv_unified=true. One thread computes; /health answers 200 once the model is loaded.
