@@ -382,8 +382,9 @@ def _need(figures: Bill, goal: str, windows: int | None, terms: Terms) -> Need:
 
 
 def _answered(request: Request) -> bool:
-    """Whether nobody hangs up on it by plan."""
-    return request.abort_after_s is None and request.abort_after_chunks is None
+    """Whether it is to be answered: nobody hangs up on it by plan, and its address is right."""
+    hung_up = request.abort_after_s is not None or request.abort_after_chunks is not None
+    return not hung_up and request.sent != "misdirected"
 
 
 def _asks_for_own(request: Request) -> bool:

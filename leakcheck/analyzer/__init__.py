@@ -32,6 +32,8 @@ from leakcheck.records import (
 
 PRECEDENCE: tuple[Status, ...] = ("leak", "corruption", "error", "inconclusive", "clean")
 KEPT_FINDINGS = 200
+ENDED = ("ok", "failed", "aborted", "rejected", "unknown", "unsent")
+"""How a request can end: `History.requests` says what each means."""
 
 
 def analyze(history: History) -> Report:
@@ -150,7 +152,7 @@ def _counts(history: History) -> dict[str, int]:
     outcomes = Counter(history.requests["outcome"])
     return {
         "planned": len(history.requests),
-        **{name: outcomes[name] for name in ("ok", "failed", "aborted", "unknown", "unsent")},
+        **{name: outcomes[name] for name in ENDED},
         "attempts": len(history.observations),
         "replays": int(history.requests["replays"].notna().sum()),
     }

@@ -121,12 +121,14 @@ def _down(share: float) -> float:
 
 
 def _prompt(request: Request) -> str:
-    """What is sent, joined, without the records for a target that continues texts."""
-    text = "\n\n".join(message.content for message in request.messages)
-    if request.ticket is None or not text.endswith(wording.CONTINUED):
+    """What is sent, joined, without what the phrasing added at its end."""
+    sent = [message.content for message in request.messages if message.role != "assistant"]
+    text = "\n\n".join(sent)
+    if request.ticket is None:
         return text
     own = None if request.passphrase is None else request.passphrase.text
-    return text.removesuffix(wording.records(request.ticket.text, own))
+    added = (each for each in wording.endings(request.ticket.text, own) if text.endswith(each))
+    return text.removesuffix(next(added, ""))
 
 
 def _around(request: Request) -> tuple[str, str]:

@@ -139,14 +139,18 @@ def _windows(history: History, gate: Gate) -> Exposure:
 
 
 def _answered(history: History, requests: pd.DataFrame) -> Exposure:
-    """A run that got through half of its plan at most says little of that plan. Planned aborts are
-    no answers that are missing.
+    """A run that got through half of its plan at most says little of that plan. Planned aborts and
+    refusals are no answers that are missing.
     """
     aborted = int((requests["outcome"] == "aborted").sum())
-    rate = evidence.rate(int((requests["outcome"] == "ok").sum()), len(requests) - aborted)
+    rejected = int((requests["outcome"] == "rejected").sum())
+    wanted = len(requests) - aborted - rejected
+    rate = evidence.rate(int((requests["outcome"] == "ok").sum()), wanted)
     what = "planned requests were answered"
     if aborted:
         what += f"; {aborted} more were hung up on, as planned"
+    if rejected:
+        what += f"; {rejected} more were misdirected and refused, as planned"
     unsent = int((requests["outcome"] == "unsent").sum())
     if unsent:
         what += f"; {unsent} were never sent"

@@ -32,6 +32,7 @@ _CORRUPTION = {
     "replay of {number} of them",
     "changed-answer": "the same requests keep their ticket under one condition and lose it under "
     "another, over more windows than chance allows",
+    "broken-connection": "requests are not served for what their connection carried before them",
     "foreign-parameters": "sampling parameters of other requests shape answers",
     "diverted-answer": "what companions say changes answers, confirmed by replay of {number} of "
     "them among the same companions and among others",
@@ -169,11 +170,13 @@ def broken(history: History) -> tuple[Status, str] | None:
     if not len(sent):
         why = ": the run was interrupted before" if end == "interrupted" else ""
         return "inconclusive", f"none of {planned} requests was sent{why}"
-    wanted = int((sent["outcome"] != "aborted").sum())
+    planned_so = sent["outcome"].isin(["aborted", "rejected"])
+    wanted = int((~planned_so).sum())
     if answered >= NEARLY_NOTHING * wanted:
         return None
     seen = history.observations
-    other = seen[~seen["outcome"].isin(["ok", "aborted"])]
+    rejected = sent.loc[sent["outcome"] == "rejected", "id"]
+    other = seen[~seen["outcome"].isin(["ok", "aborted"]) & ~seen["request_id"].isin(rejected)]
     refused = (other["outcome"] == "failed") & other["status"].notna()
     error, times = Counter(other["error"].fillna("no reason given")).most_common(1)[0]
     status: Status = "inconclusive" if 2 * refused.sum() > len(other) else "error"

@@ -55,6 +55,10 @@ class Refused(Exception):  # noqa: N818 - a refusal is what it is called, and no
         self.lasting = lasting
 
 
+CUT = "the connection was cut before the answer was complete"
+"""What a Broken says of a connection that ended too early."""
+
+
 class Broken(Exception):  # noqa: N818 - as Refused
     """The answer came back in pieces, damaged or not at all: outcome `unknown`.
 

@@ -34,9 +34,9 @@ import orjson
 from yarl import URL
 
 from leakcheck import __version__
-from leakcheck.backends import Broken, Refused
+from leakcheck.backends import CUT, Broken, Refused
 from leakcheck.backends._expect import patient
-from leakcheck.backends._sse import Events
+from leakcheck.backends._sse import Events, Lines
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
 from leakcheck.redact import bearer, headers, one_line
@@ -360,7 +360,7 @@ class Connection:
         except aiohttp.ClientResponseError:
             raise Broken(f"{self.place} sent something that is not HTTP") from None
         except aiohttp.ClientError:
-            raise Broken("the connection was cut before the answer was complete") from None
+            raise Broken(CUT) from None
 
 
 # --- what is sent --------------------------------------------------------------------------------
@@ -402,24 +402,6 @@ def _certificates(path: str) -> ssl.SSLContext:
 # --- what comes back -----------------------------------------------------------------------------
 
 _LINES_OF_JSON = frozenset({"application/x-ndjson", "application/jsonl", "application/ndjson"})
-
-
-class Lines:
-    """Lines of JSON, fed as bytes cut anywhere; empty lines are passed over."""
-
-    def __init__(self) -> None:
-        """Start at the beginning of a stream."""
-        self._rest = b""
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Take the next bytes and return the lines they complete."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        return [line for line in lines if line.strip()]
-
-    def finish(self) -> list[bytes]:
-        """The stream is over: return the line that was not closed, if there is one."""
-        rest, self._rest = self._rest, b""
-        return [rest] if rest.strip() else []
 
 
 def error_text(document: object) -> str:

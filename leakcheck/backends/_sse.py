@@ -62,3 +62,21 @@ class Events:
         name, colon, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" ") if colon else b"")
+
+
+class Lines:
+    """Lines of JSON, fed as bytes cut anywhere; empty lines are passed over."""
+
+    def __init__(self) -> None:
+        """Start at the beginning of a stream."""
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take the next bytes and return the lines they complete."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [line for line in lines if line.strip()]
+
+    def finish(self) -> list[bytes]:
+        """The stream is over: return the line that was not closed, if there is one."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest.strip() else []

@@ -20,7 +20,8 @@ from contextlib import suppress
 import orjson
 
 from leakcheck.backends import Address, Broken, Refused
-from leakcheck.backends._http import NOT_UTF8, Lines, is_utf8
+from leakcheck.backends._http import NOT_UTF8, is_utf8
+from leakcheck.backends._sse import Lines
 from leakcheck.backends._plain import Answer, document
 from leakcheck.backends._usable import Place, usable
 from leakcheck.errors import UsageError

@@ -4,7 +4,8 @@ Tables are pandas frames, made when they are first asked for and to be read only
 
 `requests`: one row a planned request: id scenario window phase start_offset_s arm tenant role ask
 worker lane cell partner shared_tokens twin replays has_passphrase has_ticket outcome. `outcome` is
-the final one: `ok`, `failed`, `aborted` (as planned), `unknown`, or `unsent`.
+the final one: `ok`, `failed`, `aborted` (hung up on, as planned), `rejected` (a misdirected one
+that was refused, as planned), `unknown`, or `unsent`.
 
 `observations`: one row an attempt: request_id scenario attempt outcome worker lane start_ns
 first_chunk_ns end_ns content finish_reason prompt_tokens completion_tokens cached_tokens status

@@ -115,6 +115,10 @@ class Run:
         order = {"failed": 1, "aborted": 2, "unknown": 3, "ok": 4}
         np.maximum.at(rank, self.sent, [order[o.outcome] for o in self.seen])
         table["outcome"] = np.array(["unsent", *order], object)[rank]
+        wrong = np.array([r.sent == "misdirected" for r in all_requests], bool)
+        reached = np.zeros(len(all_requests), bool)
+        reached[self.sent] = [o.status is not None for o in self.seen]
+        table.loc[wrong & reached & (rank == order["failed"]), "outcome"] = "rejected"
         return table
 
     @cached_property

@@ -37,7 +37,7 @@ class Finding:
     """One instance of a broken rule, as a sentence and as data.
 
     `anomaly`: `foreign-passphrase`, `foreign-answer`, `foreign-cache-hit` (leaks); `lost-answer`,
-    `changed-answer`, `foreign-parameters`, `diverted-answer` (corruption); `lost-capacity` (error);
+    `changed-answer`, `foreign-parameters`, `diverted-answer`, `broken-connection` (corruption); `lost-capacity` (error);
     `withheld-passphrase`, `divergence`, `influence`, `duplicate-id` (notes); `altered-passphrase`,
     `foreign-topic` (notes, until the evidence of all of them makes them leaks). A whole passphrase
     in another form, `evidence["whole"]`, is a leak at once; a note with `evidence["open"]` keeps a

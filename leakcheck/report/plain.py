@@ -204,6 +204,7 @@ def _corruption(judged: Verdict) -> Plain:
         "changed-answer": _changed_answer,
         "foreign-parameters": _foreign_parameters,
         "diverted-answer": _diverted_answer,
+        "broken-connection": _broken_connection,
     }.get(kind)
     if sentences is None:
         return Plain(
@@ -257,6 +258,15 @@ def _diverted_answer(judged: Verdict, found: list[Finding]) -> Plain:
         f"{'it' if len(found) == 1 else 'them'}{proof}.",
         means=f"{_so_far(judged)} and rounding does not explain it: something of the "
         "neighbours reaches these answers, so look for rows or cache blocks that are mixed up.",
+    )
+
+
+def _broken_connection(judged: Verdict, found: list[Finding]) -> Plain:
+    return Plain(
+        found="Good requests were not served over connections that had carried a refused request "
+        f"or one that waited to send its body{_so_often(found[0])}.",
+        means=f"{_so_far(judged)}, yet the target loses track of where one request ends and the "
+        "next begins, which is how replies reach strangers: have it read or drop what it refuses.",
     )
 
 

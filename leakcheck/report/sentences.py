@@ -20,7 +20,7 @@ UNPLANNED = "the run was stopped before it was planned; start a new one"
 _NAME = 60
 _NO_BOUND = 0.9995
 """A bound of as good as 100 % excludes nothing."""
-ENDED = ("ok", "failed", "aborted", "unknown", "unsent")
+ENDED = ("ok", "failed", "aborted", "rejected", "unknown", "unsent")
 """How a request can end, in the order in which a report counts them."""
 SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
 
@@ -387,6 +387,8 @@ def _corruption(report: Report) -> str:
     how = "changed in company, confirmed by replay"
     if kinds == {"foreign-parameters"}:
         how = "were shaped by the parameters of other requests, over windows"
+    elif kinds == {"broken-connection"}:
+        how = "never came, for what their connection had carried before, over windows"
     elif not kinds <= {"lost-answer"}:
         how = "changed with what was sent beside or before them, over windows"
     part = showed_in_part(report.verdicts)

@@ -41,6 +41,7 @@ from leakcheck.runner.lane import Job, Lane, Leave
 HEARTBEAT_S = 0.5
 """How often a worker tells how far it is: the parent takes a long silence for a hung worker."""
 _SYNC_S = 1.0
+_TOO_MANY = 429
 
 
 class Pipe(Protocol):
@@ -176,8 +177,10 @@ class _Leave:
         return ticket if await self._waiting[ticket] else None
 
     def over(self, ticket: int, request: Request, seen: Observation) -> None:
+        refused = seen.outcome == "failed" and seen.status is not None
+        planned = request.sent == "misdirected" and refused and seen.retry_after_s is None
         end = Over(
-            outcome=seen.outcome,
+            outcome="aborted" if planned and seen.status != _TOO_MANY else seen.outcome,
             use=spending.use(request, seen),
             status=seen.status,
             retry_after_s=seen.retry_after_s,
