@@ -42,6 +42,7 @@ LAYERS = [
         "audition",
     },
     {
+        "choosing",
         "experiment",
         "differential",
         "doctor",

@@ -11,6 +11,7 @@ from leakcheck import __version__
 from leakcheck.cli import bounds, commands
 from leakcheck.cli.asked import SHORTCUTS
 from leakcheck.cli.diff import diff
+from leakcheck.cli.doctor import doctor
 from leakcheck.errors import UsageError
 
 _EPILOG = """\
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     _run_parser(its_commands)
     _plan_parser(its_commands)
     _diff_parser(its_commands)
+    _doctor_parser(its_commands)
     _words_parser(its_commands)
     _selftest_parser(its_commands)
     command = its_commands.add_parser("analyze", help="the same report again, without the target")
@@ -158,6 +160,19 @@ def _diff_parser(its_commands: Any) -> None:
     _override_flags(command)
 
 
+def _doctor_parser(its_commands: Any) -> None:
+    command = its_commands.add_parser(
+        "doctor", help="what a target can do, and what that means for each scenario"
+    )
+    add = command.add_argument
+    add("url", nargs="?", metavar="URL", help="the same as --target; the embedded engine if none")
+    _target_flags(command)
+    add("--json", action="store_true", help="print the record")
+    add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
+    bounds.flags(command)
+    command.set_defaults(command=doctor, api=None)
+
+
 def _words_parser(its_commands: Any) -> None:
     command = its_commands.add_parser(
         "words", help="measure which words a model can be tested with"
@@ -230,7 +245,11 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "metavar": "FLAG",
         "help": "a flag for the embedded engine, such as --engine-flag=--blocks=64",
     },
-    "--api": {"choices": ("chat", "completions"), "default": "chat", "help": "which endpoint"},
+    "--api": {
+        "choices": ("chat", "completions", "responses"),
+        "default": "chat",
+        "help": "which endpoint",
+    },
     "--api-key-env": {
         "metavar": "NAME",
         "help": "environment variable with the API key (default: the usual one of the backend, "

@@ -8,7 +8,7 @@ integer nanoseconds of this host, `_tokens`, `_bytes`. Rates are fractions 0..1.
 
 from __future__ import annotations
 
-from leakcheck.records.able import Abilities, Diagnosis, Echo, Endpoint, Noise, Outlook
+from leakcheck.records.able import Abilities, Diagnosis, Endpoint, Noise, Outlook
 from leakcheck.records.asked import (
     EXIT_CODES,
     EXIT_INTERRUPTED,
@@ -85,7 +85,6 @@ __all__ = [
     "Diagnosis",
     "Echo",
     "Endpoint",
-    "Echo",
     "Evidence",
     "Exposure",
     "Finding",
@@ -101,8 +100,8 @@ __all__ = [
     "Outlook",
     "Owner",
     "Pace",
-    "Phrasing",
     "Passphrase",
+    "Phrasing",
     "Plan",
     "PlugIn",
     "Provenance",

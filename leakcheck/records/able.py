@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from leakcheck.records.asked import Api, Style, TargetFacts
+from leakcheck.records.asked import Api, TargetFacts
 from leakcheck.records.judged import Rate
 
 
@@ -88,15 +88,6 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
-    """How often owners of a passphrase of this style who asked for it were answered with it."""
-
-    style: Style
-    rate: Rate
-    how: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """What a run of one scenario would give on this target: whether it `can` be judged (None: only
     a run can tell), why not, and what to know of it. `windows`, `requests` and `minutes` are what
@@ -115,12 +106,16 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that `leakcheck doctor` found out, and what it took: attempts of requests, seconds."""
+    """All that `leakcheck doctor` found out, and what it took: attempts of requests, seconds.
+
+    `echo` is how often owners in company were answered with their own passphrase, of the style and
+    phrasing in `facts`, where those that were tried stand too.
+    """
 
     abilities: Abilities
     facts: TargetFacts
     noise: Noise | None
-    echoes: tuple[Echo, ...]
+    echo: Rate | None
     outlooks: tuple[Outlook, ...]
     requests: int
     duration_s: float

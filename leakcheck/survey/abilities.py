@@ -18,8 +18,10 @@ import orjson
 from leakcheck import wording
 from leakcheck.backends import _probe
 from leakcheck.records import Abilities, Api, Message, Request, Sampling, Target
-from leakcheck.survey.asking import Asker, Seen
+from leakcheck.survey.asking import MOST, Asker, Seen
 from leakcheck.survey.places import Places, places
+
+__all__ = ["MOST", "ask"]
 
 APIS: dict[Api, str] = {
     "chat": "chat/completions",
@@ -33,6 +35,7 @@ _HOT = 2.0
 _SALTED_WORDS = 330
 """Beyond two of the largest blocks in use, 128 tokens."""
 _ROOM = 120
+_MARK = 3
 _ASK = "Count from one to twenty in words."
 _CONTINUED = "one two three four five six seven"
 _JSON = 'Answer with a JSON object that has the key "colour".'
@@ -158,12 +161,12 @@ async def _sampled(asker: Asker, found: Abilities, greedy: Seen) -> Abilities:
         followed = other != first or first != greedy.said
         seeded = first == again and other != first
     stops = None
-    words = greedy.text().split()
-    if greedy.ok and len(words) > 2:  # noqa: PLR2004 - one before it and one after it
-        mark = words[1]
+    text = greedy.text()
+    mark = text[len(text) // 2 :][:_MARK]
+    if greedy.ok and text.find(mark) > 0 and mark.strip():
         seen = await asker.answer(_request(found.api, stream=False, stop=(mark,)))
         if seen.ok or seen.refused:
-            cut = mark not in seen.text() and len(seen.text()) < len(greedy.text())
+            cut = mark not in seen.text() and len(seen.text()) < len(text)
             stops = seen.ok and cut
     return replace(found, temperature=followed, seed=seeded, stop=stops)
 

@@ -1,0 +1,170 @@
+"""What is known of a target, turned into what each scenario would give on it.
+
+A scenario can be judged unless something that its verdict takes is known to be missing. What is
+only weaker, and why, is a remark.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from leakcheck import planning, scenario
+from leakcheck.analyzer.exposure import PIECES
+from leakcheck.passphrase import load_words
+from leakcheck.records import (
+    Abilities,
+    Exposure,
+    Noise,
+    Outlook,
+    Rate,
+    Request,
+    Scenario,
+    TargetFacts,
+)
+
+_PLANNED = 4
+"""Windows of a scenario that are planned to see how long its prompts are."""
+_PARAMETERS = ("seed", "stop", "logit_bias")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What was found out: `echo` in the best way to ask; `cache_hits`, whether any prompt that was
+    sent twice was reported as cached; `exposures` of the little traffic that was measured.
+    """
+
+    abilities: Abilities
+    facts: TargetFacts
+    noise: Noise | None
+    echo: Rate | None
+    cache_hits: bool
+    exposures: tuple[Exposure, ...]
+    seen: planning.Seen | None
+
+
+def outlooks(scenarios: Sequence[Scenario], known: Known) -> tuple[Outlook, ...]:
+    """One for each scenario."""
+    return tuple(_outlook(each, known) for each in scenarios)
+
+
+def _outlook(of: Scenario, known: Known) -> Outlook:
+    reasons = tuple(_reasons(of, known))
+    needs = planning.bill(of, planning.Terms(), seen=known.seen, facts=known.facts).needs
+    need = needs[-1]
+    return Outlook(
+        scenario=of.name,
+        can=None if not reasons and _open(of, known) else not reasons,
+        reasons=reasons or tuple(_open(of, known)),
+        remarks=tuple(_remarks(of, known)),
+        detect=of.gate.detect,
+        windows=need.windows,
+        requests=need.requests,
+        minutes=need.minutes,
+    )
+
+
+def _reasons(of: Scenario, known: Known) -> Iterator[str]:
+    """What its verdict takes and is known to be missing."""
+    gate, facts = of.gate, known.facts
+    if known.echo is not None and known.echo.upper < gate.min_echo:
+        yield f"owners repeat their own passphrase too seldom: {_counted(known.echo)}"
+    if gate.min_cache_hits > 0 and not facts.reports_cached_tokens:
+        yield "it does not report cached tokens, so that no cache hit can be shown"
+    elif gate.min_cache_hits > 0 and not known.cache_hits:
+        yield "it never reported a cache hit, not even for a prompt sent twice"
+    if gate.min_overlap > 0:
+        for name in ("running", "generating"):
+            measure = next((each for each in known.exposures if each.name == name), None)
+            if measure is not None and measure.enough is False:
+                yield "it seems to serve one request at a time, so that nothing runs in company"
+                break
+    if _checks(of, "contract") and not _followed(known):
+        yield "it follows neither seeds nor stop strings and refuses logit_bias: nothing to test"
+    yield from _too_long(of, known)
+
+
+def _open(of: Scenario, known: Known) -> list[str]:
+    """What only a run can tell."""
+    echo = known.echo
+    if echo is None or not echo.trials:
+        return ["how often owners repeat their passphrase was not measured"]
+    if echo.value is not None and echo.value < of.gate.min_echo <= echo.upper:
+        return [f"owners hardly repeat their own passphrase often enough: {_counted(echo)}"]
+    return []
+
+
+def _remarks(of: Scenario, known: Known) -> Iterator[str]:
+    """What makes its verdict weaker, or means something else on this target."""
+    abilities, shape = known.abilities, of.traffic.name
+    if shape == "abort_storm" and (abilities.pieces or 0) < PIECES:
+        yield "answers do not come in pieces: clients hang up by the clock only"
+    if _checks(of, "contract"):
+        missing = [name for name, follows in _parameters(known) if not follows]
+        if missing and len(missing) < len(_PARAMETERS):
+            yield f"not tested, as it does not follow them even alone: {', '.join(missing)}"
+    if _checks(of, "divergence"):
+        if not known.facts.reports_logprobs:
+            yield "no log-probabilities: texts are compared, which shows less"
+        if known.noise is not None and known.noise.grade == "D2":
+            yield "it does not repeat itself even alone: most differences will be noise"
+    if shape == "identity_twins":
+        yield from _of_twins(abilities)
+
+
+def _of_twins(abilities: Abilities) -> Iterator[str]:
+    if abilities.salts == "together":
+        yield "prefixes are shared whatever the cache_salt: noted, and no leak by itself"
+    elif abilities.salts is None:
+        yield "whether it keeps cache salts apart is not known"
+    if {"metadata", "user"} & set(abilities.refuses):
+        yield "it refuses conversation ids: that part is traffic like any other"
+
+
+def _followed(known: Known) -> bool:
+    return any(follows for _, follows in _parameters(known))
+
+
+def _parameters(known: Known) -> list[tuple[str, bool]]:
+    """What of sampling parameters can be tested; what is not known counts as so."""
+    abilities = known.abilities
+    return [
+        ("seed", abilities.seed is not False and "seed" not in abilities.refuses),
+        ("stop", abilities.stop is not False and "stop" not in abilities.refuses),
+        ("logit_bias", "logit_bias" not in abilities.refuses),
+    ]
+
+
+def _too_long(of: Scenario, known: Known) -> Iterator[str]:
+    """Prompts that the target has no room for."""
+    room = known.abilities.context_tokens
+    if room is None:
+        return
+    ids, words = itertools.count(), load_words()
+    requests = [
+        request
+        for index in range(_PLANNED)
+        for request in scenario.plan_window(
+            of, index, seed=0, facts=known.facts, words=words, style="phrase", ids=ids
+        )
+    ]
+    longest = max((_tokens(request, known.facts) for request in requests), default=0)
+    if longest > room:
+        yield f"its longest requests take about {longest} tokens, and the target has {room}"
+
+
+def _tokens(request: Request, facts: TargetFacts) -> int:
+    words = sum(len(message.content.split()) for message in request.messages)
+    phrases = [each for each in (request.ticket, request.passphrase) if each is not None]
+    listed = sum(len(each.words) for each in phrases)
+    prompt = facts.tokens_per_word * (words - listed) + facts.tokens_per_phrase_word * listed
+    return round(facts.overhead_tokens + prompt) + request.sampling.max_tokens
+
+
+def _checks(of: Scenario, name: str) -> bool:
+    return any(check.name == name for check in of.checks)
+
+
+def _counted(rate: Rate) -> str:
+    return f"{rate.events} of {rate.trials} answers"
