@@ -12,7 +12,7 @@ from typing import Any
 
 from leakcheck import (
     analyzer,
-    audition,
+    choosing,
     gauges,
     history,
     lifetimes,
@@ -20,7 +20,6 @@ from leakcheck import (
     runfolder,
     scenario,
     session,
-    styles,
     survey,
 )
 from leakcheck.analyzer import reasons
@@ -28,8 +27,8 @@ from leakcheck.analyzer.confirm import confirmations
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
-from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
-from leakcheck.records import Echo, Plan, Provenance, Report, Scenario, Style, TargetFacts
+from leakcheck.passphrase import load_words
+from leakcheck.records import Plan, Provenance, Report, Scenario, TargetFacts
 from leakcheck.report import sentences
 from leakcheck.session import Opened, Session, Setup, Watch
 from leakcheck.watching import Watcher
@@ -68,39 +67,51 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         known, models = survey.meet(opened.target)
         opened = replace(opened, target=known)  # noqa: PLW2901 - what every lane is to know
         tokenizer = opened.tokenizer(setup.tokenizer)
-        chat = opened.target.api != "completions"
         # what cannot be is refused before anything is sent
-        first, notes = _survey(scenarios, setup, tokenizer)
-        made = _Made(first=first, scenarios=scenarios, notes=notes)
+        usual = choosing.made(scenarios, setup, tokenizer)
         name = scenarios[0].name if len(scenarios) == 1 else "all"
         folder = runfolder.create(setup.out, name, setup.seed)
         origin = session.provenance(setup, opened, scenarios)
         runfolder.write_provenance(folder, origin)
-        runfolder.write_plans(folder, [first])
+        runfolder.write_plans(folder, [usual.first])
         try:
             with _started(folder, opened, origin, watch) as live:
-                ended = live.send(survey.NAME, first.requests)
-                if ended is not None and ended.kind == "target-lost":
-                    raise TargetError(ended.detail)
-                if ended is None:
-                    seen = runfolder.read_shards(folder).observations
-                    found = survey.facts(
-                        first, seen, models=models, tokens=tokens, refuses=known.refuses
-                    )
-                    found = replace(
-                        found,
-                        continues=not chat,
-                        tenants=tuple(each.name for each in opened.target.tenants),
-                        notes=(*notes, *found.notes),
-                    )
+                made = choosing.auditioned(live, usual, setup, tokenizer, options.overrides)
+                found = None
+                if made is not None:
+                    origin = replace(origin, scenarios=made.scenarios)
+                    runfolder.write_plans(folder, [*made.heard_in, made.first])
+                    found = _facts(live, made, tokenizer, models)
+                if made is not None and found is not None:
                     runfolder.write_provenance(folder, replace(origin, facts=found))
                     watch("plan", 0, 1)
-                    plans = _plans(scenarios, first, found)
-                    runfolder.write_plans(folder, [first, *plans])
-                    _send_all(live, (first, *plans), play_all=setup.play_all)
+                    sent = (*made.heard_in, made.first)
+                    plans = (*sent, *made.plans(found))
+                    runfolder.write_plans(folder, plans)
+                    _send_all(live, plans, play_all=setup.play_all)
         except KeyboardInterrupt:
             session.note(folder, "interrupted", "between two steps")
     return judge(folder, watch), folder
+
+
+def _facts(
+    live: Session, made: choosing.Made, tokenizer: Any, models: Sequence[str]
+) -> TargetFacts | None:
+    """Send the survey; what it found, or None where the run ended meanwhile."""
+    first, target = made.first, live.opened.target
+    ended = live.send(survey.NAME, first.requests)
+    if ended is not None and ended.kind == "target-lost":
+        raise TargetError(ended.detail)
+    if ended is not None:
+        return None
+    chat = target.api != "completions"
+    tokens = None
+    if tokenizer is not None:
+        tokens = survey.tokens_of(tokenizer, chat=chat, words=first.words)
+    seen = runfolder.read_shards(live.folder).observations
+    found = survey.facts(first, seen, models=models, tokens=tokens, refuses=target.refuses)
+    found = replace(found, continues=not chat, tenants=tuple(each.name for each in target.tenants))
+    return made.facts(found)
 
 
 def resume(folder: Path, watch: Watch) -> Report:
@@ -113,7 +124,7 @@ def resume(folder: Path, watch: Watch) -> Report:
     _require_run_folder(folder)
     origin = runfolder.read_provenance(folder)
     plans = runfolder.read_plans(folder)
-    if len(plans) == 1:
+    if not any(plan.scenario.checks for plan in plans):
         raise UsageError(f"{folder}: {sentences.UNPLANNED}")
     if _is_finished(folder, plans):
         return judge(folder, watch)
@@ -176,7 +187,8 @@ def rehearse(paths: Sequence[Path], overrides: Mapping[str, Any]) -> Iterator[st
     scenarios = tuple(scenario.read(path, overrides) for path in paths)
     _require_different_names(scenarios)
     first = survey.plan(seed=0, words=load_words(), style="phrase", ids=itertools.count())
-    for plan in _plans(scenarios, first, TargetFacts(block_tokens=16)):
+    made = choosing.Made(first=first, scenarios=scenarios)
+    for plan in made.plans(TargetFacts(block_tokens=16)):
         bits = min(r.ticket.entropy_bits for r in plan.requests if r.ticket is not None)
         yield (
             f"{plan.scenario.path}: valid; {plan.scenario.load.windows} windows, "
@@ -193,68 +205,6 @@ def _require_different_names(scenarios: Sequence[Scenario]) -> None:
                 "scenarios of one run need different names"
             )
         seen[each.name] = each.path
-
-
-def _survey(
-    scenarios: Sequence[Scenario], setup: Setup, tokenizer: Any
-) -> tuple[Plan, tuple[str, ...]]:
-    """The survey, which fixes seed and words of the run, and what is to be said about the words.
-
-    Words of a file are taken as they are. Of the shipped ones, those that are whole tokens of a
-    known tokenizer are taken if the run can do with them, else all, as phrases. Raises UsageError
-    where no words will do.
-    """
-    tenants = () if setup.target is None else setup.target.tenants
-    names = [each.name for each in tenants]
-
-    def planned(words: Sequence[str], style: Style) -> Plan:
-        length = max(each.load.passphrase_words for each in scenarios)
-        first = survey.plan(
-            seed=setup.seed, words=words, style=style, ids=itertools.count(), length=length
-        )
-        first = _in_turns(first, names)
-        _plans(scenarios, first, TargetFacts())
-        return first
-
-    words = load_words(setup.words)
-    whole = () if tokenizer is None else whole_token_words(tokenizer, words)
-    if len(whole) == len(words):
-        return planned(words, "rare-token"), ()
-    if setup.words is None and whole:
-        try:
-            return planned(whole, "rare-token"), ()
-        except UsageError:
-            pass  # too few for such a run
-    few = (
-        f"passphrases are words of several tokens: only {len(whole)} of {len(words)} listed words "
-        "are whole tokens of this tokenizer, too few for this run (leakcheck words finds others)"
-    )
-    return planned(words, "phrase"), () if tokenizer is None or setup.words else (few,)
-
-
-def _in_turns(first: Plan, names: Sequence[str]) -> Plan:
-    """The survey with its windows dealt to the keys of these tenants in turn."""
-    if not names:
-        return first
-    requests = (replace(each, key=names[each.window % len(names)]) for each in first.requests)
-    return replace(first, requests=tuple(requests))
-
-
-def _plans(scenarios: Sequence[Scenario], first: Plan, facts: TargetFacts) -> tuple[Plan, ...]:
-    """Plan all scenarios after the survey `first`, with its seed and words.
-
-    Proves, before anything of them is sent, that a match will mean a leak.
-    """
-    ids = itertools.count(len(first.requests))
-    plans = tuple(
-        scenario.plan(
-            each, seed=first.seed, facts=facts, words=first.words, style=first.style, ids=ids
-        )
-        for each in scenarios
-    )
-    require_entropy((first, *plans))
-    assert_separate((first, *plans))
-    return plans
 
 
 @contextmanager

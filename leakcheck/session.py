@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import leakcheck
 from leakcheck import embedded, gauges, runfolder, spending, waiting
@@ -27,6 +27,7 @@ from leakcheck.records import (
     RunEvent,
     Scenario,
     SelfTest,
+    Style,
     Target,
     TargetFacts,
 )
@@ -45,7 +46,9 @@ class Setup:
     one, which is then spoken to by `api` and `timeout_s`. `out` is where run folders go. `metrics`
     is where the target's own are read (see `gauges.source`). `caps` are never exceeded, `pace`
     limits how hard the run presses. A target that is still starting is waited for, `wait_ready_s`
-    seconds at most.
+    seconds at most. `style` is that of passphrases, `auto` the one that the target echoes best: it
+    is measured, unless that was done less than a day ago and nothing `fresh` is wanted. With None
+    nothing is measured.
     """
 
     target: Target | None = None
@@ -65,6 +68,8 @@ class Setup:
     caps: Caps = field(default_factory=Caps)
     pace: Pace | None = None
     wait_ready_s: float | None = None
+    style: Style | Literal["auto"] | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+
+from leakcheck.records import Phrasing
 
 TICKET = "My ticket is {ticket}."
 PASSPHRASE = "My passphrase is {passphrase}."  # noqa: S105 - the wording around one
@@ -30,6 +33,10 @@ CONTINUED = "\nTICKET="
 """For a target that continues a text rather than answer it, a request ends with its own records,
 twice, and the beginning of a third one: measured on SmolLM2-135M-Instruct, which hardly ever does
 what a chat asks for, it then repeats ticket and passphrase nearly always."""
+
+EXACTLY = " Repeat exactly: {own}"
+BEGUN = "TICKET="
+"""The beginning of an answer, given as the assistant's: the target goes on with it."""
 
 ECHO = "Repeat exactly: {words}"
 ECHO_CONTINUED = "WORDS={words}\nWORDS={words}\nWORDS="
@@ -88,6 +95,49 @@ def records(
     elif withheld_words:
         record += BLANK_RECORD.format(blank=_blank(withheld_words))
     return 2 * record + CONTINUED
+
+
+def phrasings(*, continues: bool) -> tuple[Phrasing, ...]:
+    """How a target may be asked, the usual way first. Each of them adds to the end of a prompt
+    alone: what stands in front, prefixes planned to the token included, is as it was, so
+    that any shape of traffic can use any of them.
+
+    `asked`: as the shapes say it, nothing is added. `exactly`: told to repeat its own sentences.
+    `records`: see `CONTINUED`. `begun`: so, with the first word of the answer given. A target that
+    continues texts gets `records`, whatever it is called.
+    """
+    return ("records",) if continues else ("asked", "exactly", "records", "begun")
+
+
+def ending(
+    phrasing: Phrasing,
+    *,
+    ticket: str,
+    passphrase: str | None,
+    withheld_words: int = 0,
+    note: str | None = None,
+) -> tuple[str, str | None]:
+    """What a phrasing adds to the user's message of an owner, and how the answer begins, if that is
+    given. Without a passphrase there is as much without a secret, or the `note`, in its place.
+    """
+    if phrasing == "asked":
+        return "", None
+    if phrasing == "exactly":
+        own = [TICKET.format(ticket=ticket)]
+        if passphrase is not None:
+            own.append(PASSPHRASE.format(passphrase=passphrase))
+        elif note is not None or withheld_words:
+            own.append(f"I can say {_blank(withheld_words) if note is None else note}.")
+        return EXACTLY.format(own=" ".join(own)), None
+    text = records(ticket, passphrase, withheld_words, note)
+    return (text, None) if phrasing == "records" else (text.removesuffix(CONTINUED), BEGUN)
+
+
+def endings(ticket: str, passphrase: str | None) -> Iterator[str]:
+    """What the phrasings may have added to the message of an owner; the longer ones first."""
+    for phrasing in ("records", "begun", "exactly"):
+        known: Phrasing = phrasing
+        yield ending(known, ticket=ticket, passphrase=passphrase)[0]
 
 
 def filler(rng: random.Random, words: int) -> str:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from leakcheck import experiment, scenario
+from leakcheck import choosing, scenario
 from leakcheck.errors import UsageError
 from leakcheck.passphrase import load_words
 from leakcheck.session import Setup
@@ -40,7 +40,8 @@ class Pieces:
 
 def chosen(tokenizer, *, windows, words=None):
     its = scenario.read(scenario.find("rare-token-passphrase"), {"load.windows": windows})
-    return experiment._survey([its], Setup(words=words), tokenizer)
+    made = choosing.made([its], Setup(words=words), tokenizer)
+    return made.first, made.notes
 
 
 def test_without_a_tokenizer_the_listed_words_are_phrases():

@@ -21,6 +21,7 @@ from leakcheck.records import (
     Load,
     Message,
     Passphrase,
+    Phrasing,
     Request,
     Role,
     Sampling,
@@ -75,17 +76,20 @@ class Window:
         """The request that is `number`-th in its phase: dealt to a worker and a lane in turn.
 
         `text` is the user's message, after that of the `system` if there is one.
-        For a target that continues texts, `text` gets an end that makes it repeat its owner's
-        ticket and passphrase.
+        A request with a ticket ends as the target's phrasing wants it; one to a target that
+        continues texts with records, which make it repeat ticket and passphrase.
         """
         load = self.load
-        if self.facts.continues and fields.get("ticket") is not None:
-            text += _records(
+        begun: str | None = None
+        if fields.get("ticket") is not None:
+            ending, begun = _ending(
+                "records" if self.facts.continues else self.facts.phrasing,
                 ticket=fields["ticket"],
                 passphrase=fields.get("passphrase"),
                 withheld=fields.get("withheld"),
                 note=fields.get("note"),
             )
+            text += ending
         return Request(
             id=f"r{next(self.ids):05}",
             scenario=self.scenario,
@@ -100,24 +104,27 @@ class Window:
             messages=(
                 *(() if system is None else (Message(role="system", content=system),)),
                 Message(role="user", content=text),
+                *(() if begun is None else (Message(role="assistant", content=begun),)),
             ),
             sampling=sampling or Sampling(max_tokens=load.max_tokens),
             **fields,
         )
 
 
-def _records(
+def _ending(
+    phrasing: Phrasing,
     *,
     ticket: Passphrase,
     passphrase: Passphrase | None,
     withheld: Passphrase | None,
     note: Passphrase | None,
-) -> str:
-    return wording.records(
-        ticket.text,
-        None if passphrase is None else passphrase.text,
-        0 if withheld is None else len(withheld.words),
-        None if note is None else note.text,
+) -> tuple[str, str | None]:
+    return wording.ending(
+        phrasing,
+        ticket=ticket.text,
+        passphrase=None if passphrase is None else passphrase.text,
+        withheld_words=0 if withheld is None else len(withheld.words),
+        note=None if note is None else note.text,
     )
 
 

@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import analyzer, embedded, experiment, history, runfolder, scenario, session, survey
+from leakcheck import (
+    analyzer,
+    choosing,
+    embedded,
+    experiment,
+    history,
+    runfolder,
+    scenario,
+    session,
+    survey,
+)
 from leakcheck.checks import _mixed
 from leakcheck.records import Report, Scenario, Target, Verdict
 from leakcheck.runner import Runner
@@ -72,13 +82,14 @@ class Ground:
         runfolder.write_provenance(folder, origin)
         self.runner.move(target, folder)
         live = Session(folder=folder, opened=opened, runner=self.runner, watch=_ignore)
-        first, _ = experiment._survey((of,), setup, self.tokenizer)
+        made = choosing.made((of,), setup, self.tokenizer)
+        first = made.first
         runfolder.write_plans(folder, [first])
         live.send(survey.NAME, first.requests)
         seen = runfolder.read_shards(folder).observations
         facts = survey.facts(first, seen, tokens=survey.tokens_of(self.tokenizer))
         runfolder.write_provenance(folder, replace(origin, facts=facts))
-        plans = experiment._plans((of,), first, facts)
+        plans = made.plans(facts)
         runfolder.write_plans(folder, [first, *plans])
         experiment._send_all(live, (first, *plans), play_all=False)
         whole = history.read(folder)
