@@ -11,11 +11,11 @@ import tomllib
 import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from leakcheck.cli import tenants
 from leakcheck.errors import UsageError
-from leakcheck.records import Target
+from leakcheck.records import Style, Target
 
 if TYPE_CHECKING:
     from leakcheck.backends import Address
@@ -55,6 +55,8 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         out=out or Path(_env("LEAKCHECK_OUT") or "reports"),
         tokenizer=arguments.tokenizer,
         words=arguments.words,
+        style=_style(arguments, target),
+        fresh=getattr(arguments, "fresh", False),
         command=("leakcheck", *sys.argv[1:]),
         play_all=getattr(arguments, "play_all", False),
         metrics=page,
@@ -62,6 +64,19 @@ def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
         **_lifetimes(arguments, target),
         **bounds.limits(arguments, target),
     )
+
+
+def _style(arguments: argparse.Namespace, target: Target | None) -> Style | Literal["auto"] | None:
+    """The style of passphrases that was asked for; None where none is to be measured."""
+    style: Style | Literal["auto"] | None = getattr(arguments, "style", None)
+    if style not in (None, "auto") and arguments.words is not None:
+        raise UsageError("--style and --words exclude each other: a list of words is a style")
+    if style not in (None, "auto") and target is None:
+        raise UsageError(
+            f"--style {style}: the model of the embedded engine was trained on its own words; "
+            "leave it out, or name a --target"
+        )
+    return None if target is None else style or "auto"
 
 
 def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str, Any]:

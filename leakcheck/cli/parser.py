@@ -289,6 +289,16 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
     },
     "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
+    "--style": {
+        "choices": ("auto", "rare-token", "made-up", "digits", "phrase"),
+        "metavar": "STYLE",
+        "help": "passphrases of rare-token, made-up, digits, phrase, or auto: the one that the "
+        "target echoes best, measured with at most 60 requests (default auto)",
+    },
+    "--fresh": {
+        "action": "store_true",
+        "help": "measure again what the target echoes, although that was done within a day",
+    },
     "--seed": {
         "type": int,
         "metavar": "N",
