@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from real import environments
@@ -128,15 +127,15 @@ def test_the_first_request_serves_all_and_the_report_says_so(
     assert script.count("curl -sS") == 2 * (1 + 2 * 2)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "sentence"),
-    [
-        (1.8, "greedy requests are answered at random"),
-        (0.0, "hot requests are answered greedily"),
-    ],
-)
+SAID = {
+    1.8: "greedy requests are answered at random",
+    0.0: "hot requests are answered greedily",
+}
+
+
+@pytest.mark.parametrize("temperature", SAID)
 def test_without_restarts_it_is_said_what_would_tell(
-    python, sampling, tmp_path, record_property, temperature, sentence
+    python, sampling, tmp_path, record_property, temperature
 ):
     with served(ENGINE, python, tmp_path, command(sampling)) as server:
         first(server, temperature)
@@ -145,7 +144,7 @@ def test_without_restarts_it_is_said_what_would_tell(
     assert (done.code, done.report["status"]) == (3, "inconclusive")
     assert not done.found("leak", "corruption", "error")
     (reason,) = [r for r in done.verdicts[SCENARIO]["reasons"] if TELL in r]
-    assert sentence in reason
+    assert SAID[temperature] in reason
 
 
 def test_a_model_that_never_samples_is_not_accused(python, tmp_path, monkeypatch, record_property):
