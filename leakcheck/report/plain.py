@@ -239,6 +239,13 @@ def _changed_answer(judged: Verdict, found: list[Finding]) -> Plain:
 
 
 def _foreign_parameters(judged: Verdict, found: list[Finding]) -> Plain:
+    mechanism = found[0].evidence.get("mechanism")
+    if isinstance(mechanism, str):
+        return Plain(
+            found=f"{mechanism[:1].upper()}{mechanism[1:]}.",
+            means=f"{_so_far(judged)}, yet how random a user's answers are is decided by a "
+            "stranger who came before: look at where the target keeps its sampling settings.",
+        )
     return Plain(
         found=f"Settings of one request, such as its stop words or length, shaped the answer to "
         f"another{_so_often(found[0])}.",
