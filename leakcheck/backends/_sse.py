@@ -1,4 +1,4 @@
-"""Server-sent events, parsed as they arrive (WHATWG HTML, section 9.2.6).
+"""Server-sent events, parsed as they arrive (WHATWG HTML, section 9.2.6), and lines of JSON.
 
 Deliberately lenient in one point: an event that the end of the stream cuts off before its blank
 line is handed out too, since many servers leave the last blank line away.

@@ -21,8 +21,8 @@ import orjson
 
 from leakcheck.backends import Address, Broken, Refused
 from leakcheck.backends._http import NOT_UTF8, is_utf8
-from leakcheck.backends._sse import Lines
 from leakcheck.backends._plain import Answer, document
+from leakcheck.backends._sse import Lines
 from leakcheck.backends._usable import Place, usable
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target

@@ -11,6 +11,7 @@ from leakcheck.engine.faults import (
     attention,
     benign,
     blocks,
+    connection,
     output,
     prefix,
     rows,
@@ -28,6 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     *rows.FAULTS,
     *sampler.FAULTS,
     *output.FAULTS,
+    *connection.FAULTS,
     *stores.FAULTS,
     *benign.FAULTS,
 )
