@@ -123,13 +123,13 @@ class Callables:
             async for piece, alone in pieces:
                 raw, altered = self._encoded(piece, alone=alone)
                 size += len(raw)
-                for chunk in answer.read(raw):
-                    yield chunk
                 if size > self._target.max_reply_bytes:
                     raise Broken(
                         f"the reply is longer than {self._target.max_reply_bytes} bytes: "
                         "reading was stopped"
                     )
+                for chunk in answer.read(raw):
+                    yield chunk
                 if altered:
                     raise Broken("the answer holds half a surrogate pair; U+FFFD is kept for it")
         if not answer.begun:

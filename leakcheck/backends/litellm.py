@@ -105,13 +105,13 @@ class LiteLLM:
                         yield Chunk(connection=self._connections)
                         told = True
                     size += len(raw)
-                    for chunk in answer.read(raw):
-                        yield chunk
                     if size > self._target.max_reply_bytes:
                         raise Broken(
                             f"the reply is longer than {self._target.max_reply_bytes} bytes: "
                             "reading was stopped"
                         )
+                    for chunk in answer.read(raw):
+                        yield chunk
         except self._errors as error:
             outcome = self._outcome(error)
             yield Chunk(text=outcome.message, field="error")
