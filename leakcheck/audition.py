@@ -363,7 +363,11 @@ def kept(target: Target, stage: Stage, now: float | None = None) -> tuple[Echo, 
 
 
 def keep(target: Target, stage: Stage, heard: Sequence[Echo], now: float | None = None) -> None:
-    """Keep a measurement for a day. A cache that cannot be written is no reason to fail."""
+    """Keep a measurement for a day, unless no answer showed anything: the target may have been
+    down. A cache that cannot be written is no reason to fail.
+    """
+    if not any(each.echoed or each.returned for each in heard):
+        return
     path = _file(target, stage)
     its = _Kept(version=_VERSION, at=time.time() if now is None else now, echoes=tuple(heard))
     try:

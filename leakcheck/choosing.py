@@ -146,8 +146,7 @@ def auditioned(
                 raise TargetError(ended.detail)
             return None
         heard_in = runfolder.read_plans(live.folder)
-        if any(each.returned or each.echoed for each in heard):  # else it may be down today
-            audition.keep(target, stage, heard)
+        audition.keep(target, stage, heard)
     chosen = audition.best(heard)
     return replace(
         _long_enough(usual, setup, stage, chosen, heard_in, fixed=LENGTH in overrides),

@@ -53,13 +53,14 @@ def made_up_words() -> tuple[str, ...]:
     """Words of three syllables that mean nothing in English, the same for everybody, sorted.
 
     All have six letters, so none is within another. Left out are the few that are words after all,
-    and whatever holds a word of the shipped list or of the prompts.
+    and whatever holds a word of the shipped list or of the prompts, or is part of one.
     """
     prose = {*load_words(), *wording.WORDS}
     taken = {word for word in prose if len(word) > 3}  # noqa: PLR2004 - shorter ones are syllables
+    taken |= {word[at : at + 6] for word in prose for at in range(len(word) - 5)}
     chosen: list[str] = []
     for word in _syllables():
-        if word not in _KNOWN and not any(part in taken for part in _parts(word)):
+        if word not in _KNOWN and taken.isdisjoint(_parts(word)):
             chosen.append(word)
             if len(chosen) == MADE_UP_WORDS:
                 break

@@ -12,6 +12,12 @@ hypothesis.settings.register_profile("leakcheck", deadline=None)
 hypothesis.settings.load_profile("leakcheck")
 
 
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path_factory, monkeypatch):
+    """No test finds what another one, or the user, measured of a target."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def hostile_server():
     """A function that starts a process of tests/hostile.py and returns it with its port."""

@@ -188,7 +188,11 @@ def _seams(words: Sequence[str]) -> Seams:
 
 
 def _leet(folded: str) -> str:
-    """Folded letters in the alphabet of leet."""
+    """Folded letters in the alphabet of leet. Numbers stay: leet turns letters into digits, and
+    nobody writes digits that way; 6 and 9 would be the same.
+    """
+    if folded.isdigit():
+        return folded
     return folded.translate(_LEET).translate(_ONE_LETTER)
 
 

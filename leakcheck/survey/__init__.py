@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leakcheck import plugin, wording
+from leakcheck import plugin, styles, wording
 from leakcheck.errors import LeakcheckError, TargetError
 from leakcheck.passphrase import Minter, load_words
 from leakcheck.records import (
@@ -47,7 +47,7 @@ _AFTER_USER_TOKENS = 5  # end of message and start of answer in the common chat 
 _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no block to overlap
 _NEARLY_ONE = 0.05
 _ASSUMED = 2.0
-"""Tokens of a word of a passphrase, where nothing says how many: 1.9 by usual tokenizers."""
+"""Tokens of a listed word of a passphrase, where nothing says how many: 1.9 by usual tokenizers."""
 _MARKS = re.compile(r"[^\w\s]")
 _HOT = 2.0
 """A temperature at which two seeds give two answers of `_HOT_TOKENS` tokens, whatever the model."""
@@ -246,8 +246,9 @@ def facts(
     if plan.style == "rare-token":  # whole tokens, which is how they were chosen
         per_phrase_word = 1.0
     elif per_phrase_word is None:
-        per_phrase_word = _ASSUMED
-        notes.append(f"words of passphrases are taken to be {_ASSUMED:g} tokens each")
+        listed = plan.style == "phrase"
+        per_phrase_word = _ASSUMED if listed else styles.TOKENS_A_WORD[plan.style]
+        notes.append(f"words of passphrases are taken to be {per_phrase_word:g} tokens each")
     return TargetFacts(
         models=tuple(models),
         block_tokens=block,
