@@ -34,7 +34,9 @@ _SMALLER = 8
 _REPLAYS = 0.1
 """Of a cap, kept for replays at most."""
 _HALVINGS = 40
-_SHARES = tuple(each / 1000 for each in (*range(1, 20), *range(20, 100, 5), *range(100, 510, 10)))
+_SHARES: tuple[float, ...] = tuple(
+    each / 1000 for each in (*range(1, 20), *range(20, 100, 5), *range(100, 510, 10))
+)
 """Leak rates that are spoken of."""
 
 

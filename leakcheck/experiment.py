@@ -20,6 +20,7 @@ from leakcheck import (
     runfolder,
     scenario,
     session,
+    spending,
     survey,
 )
 from leakcheck.analyzer import reasons
@@ -28,7 +29,7 @@ from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
 from leakcheck.passphrase import load_words
-from leakcheck.records import Plan, Provenance, Report, Scenario, TargetFacts
+from leakcheck.records import Caps, Plan, Provenance, Report, Scenario, TargetFacts
 from leakcheck.report import sentences
 from leakcheck.session import Opened, Session, Setup, Watch
 from leakcheck.watching import Watcher
@@ -168,6 +169,9 @@ def judge(folder: Path, watch: Watch) -> Report:
     _require_run_folder(folder)
     watch("analyze", 0, 1)
     result = analyzer.analyze(history.read(folder))
+    origin = result.provenance
+    if origin.pace is not None or origin.caps != Caps():
+        result = replace(result, used=spending.used(folder))
     report.write(result, folder)
     runfolder.link_latest(folder)
     watch("analyze", 1, 1)

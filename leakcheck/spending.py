@@ -8,12 +8,11 @@ counts as an answer of full length.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from leakcheck import runfolder
-from leakcheck.records import Caps, Observation, Request
+from leakcheck.records import Caps, Observation, Request, Use
 
 __all__ = [
     "MEETING",
@@ -41,30 +40,6 @@ _MILLION = 1e6
 Key = tuple[int, int]
 """An attempt in flight: its worker, and what that calls it."""
 Resource = Literal["requests", "tokens", "cost"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """Attempts, their tokens, and for how many of them these were counted from characters."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    answer_tokens: int = 0
-    estimated: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Of prompts and answers."""
-        return self.prompt_tokens + self.answer_tokens
-
-    def __add__(self, other: Use) -> Use:
-        """Both together."""
-        return Use(
-            requests=self.requests + other.requests,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            answer_tokens=self.answer_tokens + other.answer_tokens,
-            estimated=self.estimated + other.estimated,
-        )
 
 
 def worst(request: Request) -> Use:
@@ -192,8 +167,10 @@ def total(attempts: Iterable[tuple[Request, Observation | None]]) -> Use:
 def sentence(caps: Caps, of: Use) -> str:
     """What was used, beside the caps."""
     how = "as the target counts them"
-    if of.estimated:
-        how += f", for {of.estimated:,} answers estimated from characters"
+    if of.estimated >= of.requests:
+        how = "counted from characters"
+    elif of.estimated:
+        how += f", for {of.estimated:,} answers counted from characters"
     parts = [
         f"{of.requests:,} requests{_most(caps.requests)}, retries and replays included",
         f"{of.tokens:,} tokens{_most(caps.tokens)}, {how}",

@@ -48,6 +48,7 @@ from leakcheck.records.judged import (
     Rate,
     Report,
     TierEvidence,
+    Use,
     Verdict,
 )
 from leakcheck.records.observed import (
@@ -123,5 +124,6 @@ __all__ = [
     "TierEvidence",
     "TokenLogprob",
     "Usage",
+    "Use",
     "Verdict",
 ]

@@ -219,6 +219,32 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a run has used: attempts, their tokens, and for how many of them these were counted from
+    characters.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    estimated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers."""
+        return self.prompt_tokens + self.answer_tokens
+
+    def __add__(self, other: Use) -> Use:
+        """Both together."""
+        return Use(
+            requests=self.requests + other.requests,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            answer_tokens=self.answer_tokens + other.answer_tokens,
+            estimated=self.estimated + other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """report.json: the judgement. `requests` counts outcomes, `events` what befell the run.
 
@@ -238,3 +264,4 @@ class Report:
     events: tuple[RunEvent, ...] = ()
     leaks_by_pair: tuple[tuple[str, str, int], ...] = ()
     e_value: float = 1.0
+    used: Use | None = None

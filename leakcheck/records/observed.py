@@ -148,8 +148,8 @@ class RunEvent:
     `kind`: `worker-died`, `interrupted`, `target-lost`, `harness-error`, `resumed`, `finished`,
     `settled` (the windows of a scenario ended before its budget: `detail` is its name), `spent` (a
     cap of requests, tokens or cost would have been exceeded by what came next: `detail` says
-    which), `breaker` (too many errors, or refusals without end: `detail` counts them),
-    `told-to-wait` (the target wants more time to pass before the next request than the run has),
+    which), `breaker` (too many errors: `detail` counts them), `told-to-wait` (the target refuses,
+    and wants more time to pass than the run has),
     `restarted` (another lifetime of the target begins: `detail` is the scenario, and which of how
     many, and what showed it), `restart-unseen` (as that, where nothing showed that the target did
     restart); in a report also `torn-line`.

@@ -249,6 +249,7 @@ def _provenance(report: Report) -> dict[str, str]:
         "requests": sentences.outcomes(report),
         "trust boundaries": boundaries.line(report) or "no leak, and one key",
         "exit code": str(report.exit_code),
+        "budget": sentences.budget(report) or "none asked for",
         "self-test": sentences.selftest(report) or "none before this run",
         "leakcheck": f"{made.leakcheck}, report schema {report.schema}",
         "python": made.python,

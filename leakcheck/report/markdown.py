@@ -236,6 +236,8 @@ def _provenance(report: Report) -> list[str]:
         f"- leakcheck {prose(made.leakcheck)}, Python {prose(made.python)}, {prose(made.platform)}",
         f"- report schema {report.schema}, exit code {report.exit_code}",
     ]
+    if used := sentences.budget(report):
+        lines.append(f"- {prose(used)}")
     if own := sentences.selftest(report):
         lines.append(f"- {prose(own)}")
     lines += [f"- {prose(e.kind, 60)}: {prose(e.detail)}" for e in report.events[:20] if e.detail]

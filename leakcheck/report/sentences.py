@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
+from leakcheck import spending
 from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
 from leakcheck.report import boundaries
 from leakcheck.report.untrusted import clipped, cut
@@ -246,6 +247,13 @@ def outcomes(report: Report) -> str:
     parts = _listed(ended)
     shown = f"{total} requests: {parts}" if parts else "no requests"
     return f"{shown}; {_listed(counted)}" if _listed(counted) else shown
+
+
+def budget(report: Report) -> str:
+    """What was used of the budget, in one line; empty where there was neither budget nor pace."""
+    if report.used is None:
+        return ""
+    return f"used: {spending.sentence(report.provenance.caps, report.used)}"
 
 
 def selftest(report: Report) -> str:

@@ -194,6 +194,8 @@ def _run(report: Report) -> Iterator[_Line]:
     yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
     if crossed := boundaries.line(report):
         yield _Line(text=Text(_shown(crossed, 300)), hang=2)
+    if used := sentences.budget(report):
+        yield _Line(text=Text(_shown(used, 300)), hang=2)
     if own := sentences.selftest(report):
         yield _Line(text=Text(_shown(own, 200)), hang=2)
     reasons = [reason for verdict in report.verdicts for reason in verdict.reasons]

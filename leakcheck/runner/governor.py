@@ -110,7 +110,7 @@ class Governor:
             )
         elif self._throttle.refusals >= REFUSALS:
             self._end(
-                "breaker",
+                "told-to-wait",
                 f"the target refused all that was sent {REFUSALS} times in a row (status "
                 f"{end.status}), however long was waited in between: no quota may be left",
             )
