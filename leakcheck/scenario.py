@@ -84,7 +84,8 @@ def shipped_files() -> tuple[Path, ...]:
 
 
 def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
-    """Read one scenario file; `overrides` maps dotted keys (`load.windows`) to values.
+    """Read one scenario file; `overrides` maps dotted keys to values: `load.windows`, or
+    `name:load.windows` for the scenario of that name only, which comes before.
 
     Raises ScenarioError, one sentence that names file, key and the nearest valid name.
     """
@@ -97,11 +98,19 @@ def read(path: Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path}: not valid TOML: {error}") from error
-    for key, value in (overrides or {}).items():
+    own = _own(overrides or {}, data.get("name"))
+    for key, value in own.items():
         if key != _CLAIM or not _claims_nothing(data):
             _override(data, key, value, path)
-    digest = hashlib.sha256(raw + json.dumps(overrides or {}, sort_keys=True, default=str).encode())
-    return _scenario(data, path, digest.hexdigest(), overridden=bool(overrides))
+    digest = hashlib.sha256(raw + json.dumps(own, sort_keys=True, default=str).encode())
+    return _scenario(data, path, digest.hexdigest(), overridden=bool(own))
+
+
+def _own(overrides: Mapping[str, Any], name: object) -> dict[str, Any]:
+    """Overrides of every scenario, and after them those of this one: `name:load.windows`."""
+    parted = [(*key.rpartition(":")[::2], value) for key, value in overrides.items()]
+    of_all = {key: value for scenario, key, value in parted if not scenario}
+    return of_all | {key: value for scenario, key, value in parted if scenario == name}
 
 
 def _claims_nothing(data: Mapping[str, Any]) -> bool:

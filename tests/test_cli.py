@@ -10,6 +10,7 @@ from leakcheck import cli
 from leakcheck.analyzer import analyze
 from leakcheck.cli import asked, commands
 from leakcheck.cli.parser import parser
+from leakcheck.errors import UsageError
 
 
 def leakcheck(*arguments, cwd=None, **environment):
@@ -155,6 +156,14 @@ def test_a_shortcut_overrides_the_file_and_set_overrides_anything():
     assert asked.overrides(parsed) == {
         "load.windows": 3, "gate.min_echo": 0.25, "traffic.use": "mixed_batch",
     }  # fmt: skip
+
+
+def test_set_of_a_scenario_that_is_not_played_is_refused():
+    flags = ("run", "abort-storm", "--set", "abort-strom:load.windows=3")
+    with pytest.raises(
+        UsageError, match=r"no scenario 'abort-strom' is played \(but abort-storm\)"
+    ):
+        asked.overrides(parser().parse_args(flags))
 
 
 def test_a_target_from_the_environment_is_used(monkeypatch):

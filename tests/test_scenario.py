@@ -91,6 +91,13 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         scenario.find("prefix-overlp")
 
 
+def test_an_override_of_one_scenario_changes_no_other_and_comes_before_that_of_all(tmp_path):
+    path = written(tmp_path, GOOD)
+    both = {"example:load.windows": 7, "load.windows": 5, "other:load.windows": 9}
+    assert scenario.read(path, both).load.windows == 7
+    assert scenario.read(path, {"other:load.windows": 9}) == scenario.read(path)
+
+
 def test_overrides_change_values_and_the_digest(tmp_path):
     path = written(tmp_path, GOOD)
     plain, changed = scenario.read(path), scenario.read(path, {"load.windows": 7})

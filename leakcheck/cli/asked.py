@@ -262,11 +262,21 @@ def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         if not (key and equals):
             raise UsageError(f"--set: {text!r} is not KEY=VALUE, such as load.windows=20")
+        _require_played(getattr(arguments, "scenarios", ()), key)
         try:
             chosen[key] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             chosen[key] = value
     return chosen
+
+
+def _require_played(names: Sequence[str], key: str) -> None:
+    """Refuse the key of a scenario that is not played, as it would change nothing."""
+    only, colon, _ = key.rpartition(":")
+    if colon and only not in (played := [path.stem for path in paths(names)]):
+        raise UsageError(
+            f"--set: {key!r}: no scenario {only!r} is played (but {', '.join(played)})"
+        )
 
 
 def _gate(arguments: argparse.Namespace) -> dict[str, Any]:

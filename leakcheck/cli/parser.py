@@ -320,7 +320,8 @@ def _override_flags(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="overrides any value of the scenario files, such as gate.min_windows=20",
+        help="overrides any value of the scenario files, such as gate.min_windows=20, or of one of "
+        "them: abort-storm:load.windows=20",
     )
 
 
