@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import Engine, Environment
+from real.engine import Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_llama_cpp.py"
 SLOTS, CONTEXT_PER_SLOT = 8, 1024
@@ -17,18 +17,61 @@ def command(places, *settings):
     ]  # fmt: skip
 
 
+def repeatable(*, unified):
+    """Without the cache of prompts: what is left to compute of a prompt of which a part is cached
+    has another shape, and is rounded otherwise, so that the same request alone differs from itself.
+    """
+    return lambda places: command(places, kv(unified), "cache_prompt=false")
+
+
+def kv(unified):
+    """Whether all slots share one pool of cells, which a batch reads through one mask."""
+    return f"kv_unified={str(unified).lower()}"
+
+
 def engine(*, unified, noise):
-    kv = f"kv_unified={str(unified).lower()}"
     return Engine(
-        name=f"llama.cpp {kv}",
+        name=f"llama.cpp {kv(unified)}",
         environment=ENVIRONMENT,
-        command=lambda places: command(places, kv),
+        command=lambda places: command(places, kv(unified)),
         model="smollm2",
         metrics=True,
         cached_tokens=True,
-        flags=("--api", "completions", "--max-tokens", "48"),
+        flags=("--api", "completions"),
         noise=noise,
     )
 
 
-ENGINES = (engine(unified=False, noise=None), engine(unified=True, noise=None))
+ENGINES = (
+    engine(
+        unified=False,
+        noise=Noise(
+            grade="D0",
+            windows=100,
+            requests=3,
+            recipients=2,
+            max_tokens=32,
+            flags=("--set", "traffic.free=0.0", "--set", "traffic.max_filler_words=20"),
+            command=repeatable(unified=False),
+        ),
+    ),
+    engine(
+        unified=True,
+        noise=Noise(
+            grade="D1",
+            windows=8,
+            requests=8,
+            recipients=4,
+            max_tokens=32,
+            flags=(
+                "--set",
+                "traffic.free=0.75",
+                "--set",
+                "traffic.copy=0.0",
+                "--set",
+                "traffic.eliciting=0.25",
+            ),
+            command=repeatable(unified=True),
+        ),
+    ),
+)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import Engine, Environment
+from real.engine import Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_openvino.py"
 
@@ -23,6 +23,22 @@ ENGINES = (
         metrics=False,
         cached_tokens=False,
         patience_s=180,
-        flags=("--api", "completions", "--max-tokens", "48"),
+        flags=("--api", "completions"),
+        noise=Noise(
+            grade="D1",
+            windows=6,
+            requests=8,
+            recipients=4,
+            max_tokens=32,
+            flags=(
+                "--set",
+                "traffic.free=0.75",
+                "--set",
+                "traffic.copy=0.0",
+                "--set",
+                "traffic.eliciting=0.25",
+            ),
+            command=lambda places: command(places, "--no-prefix-caching"),
+        ),
     ),
 )
