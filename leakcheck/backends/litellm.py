@@ -114,7 +114,7 @@ class LiteLLM:
                         yield chunk
         except self._errors as error:
             outcome = self._outcome(error)
-            yield Chunk(text=outcome.message, field="error")
+            yield Chunk(text=redact(str(error), secrets(self._target)), field="error")
             raise outcome from None
         if not answer.finished:
             raise Broken("the answer ended without a finish_reason")

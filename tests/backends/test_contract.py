@@ -66,6 +66,10 @@ CASES = [
     Case(backend="litellm"),
 ]
 ABSENT = None if importlib.util.find_spec("litellm") else "LiteLLM is not installed"
+LITELLM = [
+    pytest.mark.skipif(bool(ABSENT), reason=str(ABSENT)),
+    pytest.mark.filterwarnings("default"),  # those of its dependencies are not ours to heal
+]
 
 
 def contract(**exempt):
@@ -74,9 +78,7 @@ def contract(**exempt):
         pytest.param(
             case,
             id=case.name,
-            marks=[pytest.mark.skipif(bool(ABSENT), reason=str(ABSENT))]
-            if case.backend == "litellm"
-            else [],
+            marks=LITELLM if case.backend == "litellm" else [],
         )
         for case in CASES
         if case.backend not in exempt
@@ -363,6 +365,7 @@ def test_bytes_that_are_no_text_are_kept_as_such_and_broken(case, stream, aimed,
     assert text(seen).startswith("a gr")
 
 
+@pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(bool(ABSENT), reason=str(ABSENT))
 def test_bytes_that_are_no_text_are_broken_by_litellm_too(aimed, tmp_path):
     (seen,) = observe(tmp_path, aimed(Case(backend="litellm")), asking("!no-text"))
