@@ -15,7 +15,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -317,24 +317,6 @@ def sentence(heard: Sequence[Echo], *, kept: bool) -> str:
         f"this target hardly echoes passphrases, whatever the style and the phrasing: {counts} "
         f"at best{when}; leaks may not show, so that nothing can be clean ({rates})"
     )
-
-
-def table(heard: Iterable[Echo]) -> tuple[tuple[str, ...], ...]:
-    """Rows for people, a header first: each rate with its numerator and denominator."""
-    rows = [("style", "phrasing", "passphrase shown", "ticket returned", "both", "tokens")]
-    rows += [
-        (
-            each.style,
-            each.phrasing,
-            f"{each.echoed}/{each.asked}",
-            f"{each.returned}/{each.asked}",
-            f"{each.both}/{each.asked}",
-            "" if each.tokens is None else f"{each.tokens:.0f}",
-        )
-        for each in heard
-        if each.asked
-    ]
-    return tuple(rows)
 
 
 # --- for a day -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
-from leakcheck.report import boundaries, plain_run, plots, sentences
+from leakcheck.report import boundaries, echoed, plain_run, plots, sentences
 from leakcheck.report import plain as plain_words
 from leakcheck.report.untrusted import cut, excerpt, plain, visible
 
@@ -66,6 +66,7 @@ def render(report: Report) -> str:
         next_steps=sentences.next_steps(report),
         meaning=sentences.MEANING,
         rows=ROWS,
+        echoed=(echoed.TITLE, echoed.table(report.provenance.facts.echoes)),
     )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import boundaries, plain, plain_run, sentences
+from leakcheck.report import boundaries, echoed, plain, plain_run, sentences
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
@@ -44,6 +44,7 @@ def render(report: Report) -> str:
         _boundaries(report),
         _evidence(report),
         _exposure(report),
+        _echoed(report),
         _provenance(report),
     ]
     kept: list[str] = []
@@ -223,6 +224,12 @@ def _exposure(report: Report) -> list[str]:
             cells += [prose(exposure.text, 200), sentences.minimum(exposure)]
             rows.append(f"| {' | '.join([*cells, enough[exposure.enough]])} |")
     return _folded("Exposure", rows) if len(rows) > 2 else []  # noqa: PLR2004 (the two of the head)
+
+
+def _echoed(report: Report) -> list[str]:
+    head, *rows = echoed.table(report.provenance.facts.echoes) or ((),)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return _folded(echoed.TITLE, lines) if rows else []
 
 
 def _provenance(report: Report) -> list[str]:
