@@ -6,14 +6,17 @@ target sends back is masked character by character, so that offsets into the tex
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Callable, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Target, TokenLogprob
 
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _SHORTEST = 6
 """Shorter header values are no keys, and masking every `1` would alter honest answers."""
 
@@ -64,16 +67,56 @@ def secrets(target: Target) -> tuple[str, ...]:
     names = [*filter(None, keys), *(name for each in named for name in each.values())]
     for name in names:
         value = os.environ.get(name, "").strip()
-        found.update(part for part in (value, *value.split()) if len(part) >= _SHORTEST)
+        found.update(_forms(value))
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def spoken_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Secrets of the environment, longest first: what a variable holds that these words name, or
+    whose own name says that it is one.
+    """
+    text = " ".join(words)
+    found: set[str] = set()
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            found.update(_forms(value.strip()))
     return tuple(sorted(found, key=len, reverse=True))
 
 
 def redact(text: str, keys: Sequence[str]) -> str:
-    """`text` with every secret masked by as many asterisks."""
+    """`text` with every secret masked by as many asterisks; the beginning of one too, where the
+    text was cut off in it.
+    """
     for key in keys:
         if key in text:
             text = text.replace(key, "*" * len(key))
+    plain = text.removesuffix("…")
+    for key in keys:
+        if key[:_SHORTEST] not in plain[-len(key) :]:
+            continue
+        for length in range(min(len(key) - 1, len(plain)), _SHORTEST - 1, -1):
+            if plain.endswith(key[:length]):
+                masked = plain[: len(plain) - length] + "*" * length
+                return masked + text[len(plain) :]
     return text
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A secret as it may stand in a text: whole, word by word, in URLs, and in base64 with anything
+    around it. What is too short is none.
+    """
+    for part in {value, *value.split()}:
+        if len(part) < _SHORTEST:
+            continue
+        yield part
+        yield urllib.parse.quote(part, safe="")
+        for before in range(3):
+            raw = b"\0" * before + part.encode()
+            whole = len(raw) // 3 * 4  # characters that only this part decides
+            yield from (
+                coded(raw).decode()[-(-8 * before // 6) : whole]
+                for coded in (base64.b64encode, base64.urlsafe_b64encode)
+            )
 
 
 def redact_chunks(chunks: Sequence[Chunk], keys: Sequence[str]) -> tuple[Chunk, ...]:

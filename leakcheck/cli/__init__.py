@@ -65,10 +65,14 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _complain(text: str) -> None:
-    """A sentence on standard error; what a target put into it cannot steer the terminal."""
+    """A sentence on standard error: no secret is in it, whatever went wrong, and what a target put
+    into it cannot steer the terminal.
+    """
+    from leakcheck import redact  # noqa: PLC0415 - only a complaint needs it
     from leakcheck.report.untrusted import visible  # noqa: PLC0415 - only a complaint needs it
 
-    lines = [visible(line) for line in f"leakcheck: {text}".splitlines()]
+    text = redact.redact(f"leakcheck: {text}", redact.spoken_of(sys.argv))
+    lines = [visible(line) for line in text.splitlines()]
     with contextlib.suppress(OSError):  # nobody listens
         print("\n".join(lines), file=sys.stderr)
 

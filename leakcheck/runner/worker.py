@@ -35,6 +35,7 @@ import orjson
 from leakcheck import backends, runfolder, spending
 from leakcheck.errors import LeakcheckError
 from leakcheck.records import Observation, Request, Target
+from leakcheck.redact import redact, secrets
 from leakcheck.runner.governor import Over
 from leakcheck.runner.lane import Job, Lane, Leave
 
@@ -202,6 +203,7 @@ class _Worker:
         self, pipe: Pipe, number: int, count: int, folder: Path, target: Target, *, governed: bool
     ) -> None:
         self._pipe = pipe
+        self._keys = secrets(target)
         self._leave = _Leave(self._tell) if governed else None
         self.place = _Place(number, count, folder, target, self._leave)
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -274,7 +276,8 @@ class _Worker:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             name = "" if isinstance(error, LeakcheckError) else f"{type(error).__name__}: "
-            self._inbox.put_nowait({"do": "fail", "why": f"{name}{error}"})
+            why = redact(f"{name}{error}", self._keys)
+            self._inbox.put_nowait({"do": "fail", "why": why})
 
     def _jobs(self, message: dict[str, Any]) -> list[Job]:
         plan = os.open(runfolder.plan_path(self.place.folder), os.O_RDONLY | os.O_CLOEXEC)
