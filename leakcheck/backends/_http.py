@@ -205,6 +205,7 @@ class Connection:
         """Ask what a request needs before it can be sent, as whoever it is sent for: the JSON of
         the reply, None where it is none. Raises Refused and Broken as `stream`.
         """
+        await self._rested()
         with self._explained():
             async with self._session.post(
                 url,
