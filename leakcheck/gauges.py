@@ -58,6 +58,7 @@ CACHED_TOKENS = (
     "vllm_prefix_cache_hits_total",
     "vllm_gpu_prefix_cache_hits_total",
     "sglang_cached_tokens_total",
+    "llamacpp_prompt_tokens_cached_total",
     "leakcheck_engine_prefix_hits_tokens_total",
 )
 KV_USAGE = (

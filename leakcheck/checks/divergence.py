@@ -72,7 +72,8 @@ _GRADES = {
     "is suspected",
     "D1": "alone it repeats itself, in neutral company it does not, as rounding by batch does, and "
     "faults do",
-    "D2": "it does not even repeat itself alone, as behind a load balancer",
+    "D2": "it does not even repeat itself alone, as behind a load balancer, or where a cached "
+    "prefix changes the shape of what is left to compute",
 }
 _CAUSES = (
     "expert capacity in a mixture of experts, scales taken over a whole batch, or passphrases that "
