@@ -60,12 +60,16 @@ def run(engine: Engine, server: Server, out: Path, *arguments: str, api: str = "
         "--model", engine.model, *COMMON, *engine.flags, "--out", str(out), *arguments,
     ]  # fmt: skip
     began, used_s = time.monotonic(), server.cpu_s()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    screen = out / "screen.txt"
+    with screen.open("w") as shown:
+        done = subprocess.run(
+            command, stdout=shown, stderr=subprocess.STDOUT, check=False, timeout=LONGEST_S
+        )
     took_s, cpu_s = time.monotonic() - began, server.cpu_s() - used_s
-    (out / "screen.txt").write_text(done.stdout + done.stderr)
-    assert "Traceback" not in done.stderr, done.stderr
+    said = screen.read_text()
+    assert "Traceback" not in said, said
     report = out / "latest" / "report.json"
-    assert report.exists(), done.stderr
+    assert report.exists(), said
     return Run(
         code=done.returncode, report=json.loads(report.read_text()), took_s=took_s, cpu_s=cpu_s
     )
