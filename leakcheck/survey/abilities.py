@@ -36,7 +36,8 @@ _SALTED_WORDS = 330
 """Beyond two of the largest blocks in use, 128 tokens."""
 _ROOM = 120
 _MARK = 3
-_ASK = "Count from one to twenty in words."
+_REPEAT = wording.ECHO.format(words="one two three four five six seven eight nine ten")
+_TELL = "Tell me about the sea."
 _CONTINUED = "one two three four five six seven"
 _JSON = 'Answer with a JSON object that has the key "colour".'
 _TOOL: dict[str, Any] = {
@@ -152,13 +153,13 @@ def _tops(seen: Seen) -> int | None:
 async def _sampled(asker: Asker, found: Abilities, greedy: Seen) -> Abilities:
     """Whether temperature, seed and stop strings are followed; `greedy` is the answer as it is."""
     hot = [
-        await asker.answer(_request(found.api, stream=False, temperature=_HOT, seed=seed))
+        await asker.answer(_request(found.api, _TELL, stream=False, temperature=_HOT, seed=seed))
         for seed in (1, 1, 2)
     ]
     followed = seeded = None
-    if all(seen.ok and seen.said for seen in (*hot, greedy)):
+    if all(seen.ok and seen.said for seen in hot):
         first, again, other = (seen.said for seen in hot)
-        followed = other != first or first != greedy.said
+        followed = len({first, again, other}) > 1
         seeded = first == again and other != first
     stops = None
     text = greedy.text()
@@ -268,7 +269,7 @@ def _request(api: Api, text: str | None = None, *, stream: bool = True, **fields
         max_tokens=fields.pop("max_tokens", _TOKENS),
         **{name: fields.pop(name) for name in names & fields.keys()},
     )
-    text = text or (_CONTINUED if api == "completions" else _ASK)
+    text = text or (_CONTINUED if api == "completions" else _REPEAT)
     return _probe.tiny(
         messages=(Message(role="user", content=text),),
         sampling=sampling,

@@ -1,0 +1,193 @@
+"""What a target can do is found out by asking it, and by nothing else."""
+
+import asyncio
+import random
+
+import pytest
+from answering import MODELS, answering, only_chat, refused, said
+
+from leakcheck.records import Target
+from leakcheck.survey import abilities, address
+from leakcheck.survey.asking import Asker
+
+WORDS = "sea wave ship wind sand gull salt foam".split()
+
+
+def asked(answer, **fields):
+    with answering(answer) as (url, bodies):
+        target = Target(base_url=url, model="m", **fields)
+        return abilities.ask(target, ("m",), MODELS), bodies
+
+
+def able(answer, **fields):
+    return asked(answer, **fields)[0]
+
+
+def bare(_body):
+    """Answers with text alone, whatever is asked."""
+    return 200, said("one two three four five six seven")
+
+
+class Rich:
+    """Follows everything; caches by salt unless it is told to ignore salts."""
+
+    def __init__(self, *, salts=True):
+        self.salts, self.cache = salts, set()
+
+    def __call__(self, body):
+        rng = random.Random(body.get("seed"))
+        text = body["messages"][-1]["content"].removeprefix("Repeat exactly: ")
+        if body.get("temperature"):
+            text = " ".join(rng.choices(WORDS, k=8))
+        for stop in body.get("stop", ()):
+            text = text.partition(stop)[0]
+        reply = said(text)
+        choice = reply["choices"][0]
+        reply["choices"] = [choice | {"index": number} for number in range(body.get("n", 1))]
+        if body.get("logprobs"):
+            top = [{"token": w, "logprob": -1.0} for w in WORDS[: body["top_logprobs"]]]
+            item = {"token": text, "logprob": -1.0, "top_logprobs": top}
+            reply["choices"][0]["logprobs"] = {"content": [item]}
+        if body.get("tools"):
+            call = {"function": {"name": "get_weather", "arguments": "{}"}}
+            reply["choices"][0]["message"] = {"content": None, "tool_calls": [call]}
+        if body.get("response_format"):
+            reply["choices"][0]["message"] = {"content": '{"colour": "red"}'}
+        key = (text, body.get("cache_salt") if self.salts else None)
+        cached = len(text.split()) if key in self.cache else 0
+        self.cache.add(key)
+        reply["usage"] = {
+            "prompt_tokens": len(text.split()),
+            "completion_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+        return 200, reply
+
+
+def test_a_target_that_follows_everything_is_found_to():
+    found = able(only_chat(Rich()))
+    assert (found.temperature, found.seed, found.stop, found.n) == (True, True, True, True)
+    assert (found.tools, found.response_format) == ("called", "followed")
+    assert (found.logprobs, found.usage, found.cached_tokens) == (5, True, True)
+    assert found.salts == "apart"
+
+
+def test_a_target_that_ignores_salts_shares_prefixes():
+    assert able(only_chat(Rich(salts=False))).salts == "together"
+
+
+def test_what_a_target_takes_and_does_not_do_is_no_ability():
+    found = able(only_chat(bare))
+    assert (found.temperature, found.seed, found.stop, found.n) == (False, False, False, False)
+    assert (found.tools, found.response_format) == ("accepted", "ignored")
+    assert (found.logprobs, found.usage, found.salts) == (0, False, None)
+
+
+def test_what_is_refused_is_told_from_what_is_ignored():
+    def picky(body):
+        for name in ("tools", "response_format", "n"):
+            if name in body:
+                return 400, refused(f"{name} is not supported")
+        return None
+
+    found = able(only_chat(picky))
+    assert (found.tools, found.response_format, found.n) == ("refused", "refused", False)
+
+
+def test_only_the_addresses_that_are_there_are_called_so():
+    found = able(only_chat(bare))
+    there = [each.path for each in found.endpoints if each.there]
+    assert there == ["chat/completions"]
+    assert all(each.there is False for each in found.endpoints if each.path not in there)
+    assert found.apis == ("chat",)
+
+
+def test_a_server_that_answers_everything_alike_says_nothing_of_its_addresses():
+    chat = only_chat(bare)
+
+    def alike(method, path, body):
+        if path == "/v1/models" or "messages" in body:
+            return chat(method, path, body)
+        return 401, refused("who are you?")
+
+    found = able(alike)
+    assert {each.there for each in found.endpoints} == {None}
+    assert "says nothing of the others" in found.notes[0]
+
+
+def test_a_web_page_is_no_endpoint():
+    chat = only_chat(bare)
+
+    def page(method, path, body):
+        return (200, "<html>hello</html>") if method == "GET" else chat(method, path, body)
+
+    assert not [each for each in able(page).endpoints if each.method == "GET" and each.there]
+
+
+def test_an_engine_is_named_by_what_it_says_and_its_context_is_taken():
+    chat = only_chat(bare)
+
+    def llama(method, path, body):
+        if path == "/props":
+            return 200, {"default_generation_settings": {"n_ctx": 512}, "build_info": "b1"}
+        return chat(method, path, body)
+
+    found = able(llama)
+    assert (found.engine, found.context_tokens) == ("llama.cpp b1", 512)
+
+
+def test_every_request_is_counted_and_there_are_few():
+    found, bodies = asked(only_chat(Rich()))
+    posts = sum(each.method == "POST" for each in found.endpoints)
+    gets = sum(each.method == "GET" for each in found.endpoints) + 1  # one that nobody has
+    assert found.requests == len(bodies) + gets
+    assert posts < found.requests < abilities.MOST
+
+
+def test_a_target_that_is_always_busy_is_asked_no_more_than_so_often():
+    found = able(lambda *_: (429, refused("slow down")))
+    assert found.requests <= abilities.MOST
+    assert found.limits == {"retry-after": "0"}
+
+
+def test_nothing_is_sent_beyond_the_limit_of_requests():
+    async def go(url):
+        asker = Asker(Target(base_url=url, model="m"), most=2)
+        pages = [await asker.page("GET", asker.http.base) for _ in range(4)]
+        await asker.close()
+        return [page is not None for page in pages], asker.requests
+
+    with answering(only_chat(bare)) as (url, _):
+        assert asyncio.run(go(url)) == ([True, True, False, False], 2)
+
+
+def test_the_only_model_is_taken_and_the_address_below_the_one_given():
+    with answering(only_chat(bare)) as (url, _):
+        target, listed, requests = address.reach(
+            Target(base_url=url.removesuffix("/v1"), model=address.UNNAMED)
+        )
+    assert (target.base_url, target.model, requests) == (url, "m", 2)
+    assert listed == MODELS
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [(["a", "b"], "has 2 models, name one of a, b"), ([], "lists no models, so name the one")],
+)
+def test_a_model_that_has_to_be_chosen_is_asked_for(models, sentence):
+    listed = {"data": [{"id": name} for name in models]}
+    with answering(lambda *_: (200, listed)) as (url, _), pytest.raises(Exception, match=sentence):
+        address.reach(Target(base_url=url, model=address.UNNAMED))
+
+
+def test_another_api_is_tried_where_chats_are_not_there():
+    def answer(_method, path, body):
+        if path == "/v1/models":
+            return 200, MODELS
+        if path == "/v1/completions" and "prompt" in body:
+            return 200, {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+        return 404, refused("Not Found")
+
+    with answering(answer) as (url, _):
+        target, models = address.answering(Target(base_url=url, model="m"))
+    assert (target.api, models) == ("completions", ("m",))
