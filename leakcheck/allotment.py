@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import planning, scenario, spending, survey
+from leakcheck import audition, planning, scenario, spending, survey
 from leakcheck.analyzer import prospect
 from leakcheck.errors import UsageError
 from leakcheck.passphrase import load_words
@@ -23,8 +23,6 @@ from leakcheck.records import Caps, Pace, Scenario, TargetFacts
 from leakcheck.report.counting import many
 from leakcheck.spending import Use
 
-AUDITION = 60
-"""Requests that find out, before anything is planned, how the target is best asked."""
 TEMPLATE_TOKENS, TOKENS_PER_WORD = 20, 2.0
 """What is assumed of prompts: no tokenizer is known."""
 ROUGH = 0.25
@@ -111,7 +109,7 @@ def allot(paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps) -> Al
     whole = [scenario.read(path, overrides) for path in paths]
     sampled = [planning.foreseen(each, TargetFacts(reports_logprobs=True)) for each in whole]
     uses = [_use(of, each.load.windows) for each, (of, _) in zip(whole, sampled, strict=True)]
-    first = before(whole)
+    first = before(whole, caps)
     if not capped or fits(caps, [first, *uses], reserve=0.0):
         played = tuple(
             Allotted(
@@ -243,13 +241,15 @@ def _times(each: Use, windows: int) -> Use:
     )
 
 
-def before(scenarios: Sequence[Scenario]) -> Use:
+def before(scenarios: Sequence[Scenario], caps: Caps) -> Use:
     """What comes before the first window."""
     words = max(each.load.passphrase_words for each in scenarios)
     plan = survey.plan(
         seed=0, words=load_words(), style="phrase", ids=itertools.count(), length=words
     )
-    return each_use(60.0, 32.0, len(plan.requests) + AUDITION) + spending.meeting(1)
+    return each_use(
+        60.0, 32.0, len(plan.requests) + audition.most(caps.requests)
+    ) + spending.meeting(1)
 
 
 def fits(caps: Caps, parts: Sequence[Use], *, reserve: float = _REPLAYS) -> bool:

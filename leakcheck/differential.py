@@ -80,8 +80,8 @@ class Budget:
         text = (
             f"budget: {many(self.windows, 'window')} with up to {self.per_phase} requests at one "
             f"time, {self.planned:,} requests in all, and {again} where there is a suspicion; "
-            f"about {allotment.rounded(self.tokens):,} tokens without replays (an estimate: prompts "
-            "at two tokens a word, answers at full length)"
+            f"about {allotment.rounded(self.tokens):,} tokens without replays (an estimate: "
+            "prompts at two tokens a word, answers at full length)"
         )
         return "; ".join((text, *self._short()))
 
@@ -179,7 +179,7 @@ def _budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
         windows=windows,
         needed=needed,
         per_phase=read.load.requests,
-        use=allotment.before([read]) + use,
+        use=allotment.before([read], caps) + use,
         replays=confirm.most(per_phase=read.load.requests, per_window=per_window) + liveness.PROBES,
         detect=read.gate.detect,
         caps=caps,

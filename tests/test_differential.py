@@ -65,7 +65,7 @@ def test_a_cap_of_tokens_below_the_estimate_is_said_to_end_it_early():
 def test_a_cap_too_small_for_one_window_names_the_cap_and_what_would_do(chosen):
     with pytest.raises(UsageError, match="--max-requests: 5 is too small") as caught:
         budget(chosen, Caps(requests=5))
-    assert "132 requests" in str(caught.value)
+    assert "72 requests" in str(caught.value)
     assert "--windows" not in str(caught.value)
     with pytest.raises(UsageError, match="--max-tokens-total: 100 is too small"):
         budget(chosen, Caps(tokens=100))
