@@ -288,7 +288,7 @@ def test_a_run_is_planned_with_what_was_chosen_and_says_so(tmp_path):
         fresh, _ = run(target, tmp_path, fresh=True)
     facts = report.provenance.facts
     assert (facts.style, facts.phrasing) == ("made-up", "asked")
-    assert len(facts.echoes) == 12
+    assert len(facts.echoes) == 15
     assert facts.notes[0].startswith("passphrases are of the style made-up")
     assert "less than a day ago" in again.provenance.facts.notes[0]
     assert "less than a day ago" not in fresh.provenance.facts.notes[0]

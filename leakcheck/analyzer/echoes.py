@@ -122,13 +122,19 @@ def _down(share: float) -> float:
 
 def _prompt(request: Request) -> str:
     """What is sent, joined, without what the phrasing added at its end."""
-    sent = [message.content for message in request.messages if message.role != "assistant"]
-    text = "\n\n".join(sent)
-    if request.ticket is None:
-        return text
-    own = None if request.passphrase is None else request.passphrase.text
-    added = (each for each in wording.endings(request.ticket.text, own) if text.endswith(each))
-    return text.removesuffix(next(added, ""))
+    added: tuple[str, ...] = ()
+    if request.ticket is not None:
+        own = None if request.passphrase is None else request.passphrase.text
+        note = None if request.note is None else request.note.text
+        withheld = 0 if request.withheld is None else len(request.withheld.words)
+        added = tuple(wording.endings(request.ticket.text, own, withheld, note))
+    sent = []
+    for message in request.messages:
+        if message.role == "assistant":  # the beginning of the answer, or one given before
+            break
+        text = message.content
+        sent.append(text.removesuffix(next((end for end in added if text.endswith(end)), "")))
+    return "\n\n".join(sent)
 
 
 def _around(request: Request) -> tuple[str, str]:

@@ -80,16 +80,19 @@ class Window:
         continues texts with records, which make it repeat ticket and passphrase.
         """
         load = self.load
-        begun: str | None = None
+        after: tuple[Message, ...] = ()
         if fields.get("ticket") is not None:
-            ending, begun = _ending(
+            ending, after = _ending(
                 "records" if self.facts.continues else self.facts.phrasing,
                 ticket=fields["ticket"],
                 passphrase=fields.get("passphrase"),
                 withheld=fields.get("withheld"),
                 note=fields.get("note"),
             )
-            text += ending
+            if system is None or self.facts.continues:
+                text += ending
+            else:  # where an owner's secrets are, and its question is to be the same as another's
+                system += ending
         return Request(
             id=f"r{next(self.ids):05}",
             scenario=self.scenario,
@@ -104,7 +107,7 @@ class Window:
             messages=(
                 *(() if system is None else (Message(role="system", content=system),)),
                 Message(role="user", content=text),
-                *(() if begun is None else (Message(role="assistant", content=begun),)),
+                *after,
             ),
             sampling=sampling or Sampling(max_tokens=load.max_tokens),
             **fields,
@@ -118,7 +121,7 @@ def _ending(
     passphrase: Passphrase | None,
     withheld: Passphrase | None,
     note: Passphrase | None,
-) -> tuple[str, str | None]:
+) -> tuple[str, tuple[Message, ...]]:
     return wording.ending(
         phrasing,
         ticket=ticket.text,
