@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from leakcheck import (
@@ -58,6 +59,9 @@ _FEW = {
     "traffic.recipients": 3,
 }
 """Thirty requests a window, at most eight of them at one time."""
+_SLOW_S = 1.0
+_SLOW_WINDOWS = 2
+"""Of a target that takes longer for a request so far, so many windows are enough."""
 _GUEST_PAUSE_S = 1.0
 """Between two questions to somebody else's machine."""
 
@@ -224,12 +228,15 @@ def _auditioned(live: Session, visit: _Visit, facts: TargetFacts) -> TargetFacts
 def _send_few(live: Session, visit: _Visit, facts: TargetFacts) -> None:
     """A few windows of the differential, with the passphrases that the target echoes best."""
     before = runfolder.read_plans(live.folder)
+    seen = runfolder.read_shards(live.folder).observations
     its, words, style = visit.its, visit.first.words, visit.first.style
     if facts.echoes:
         best = audition.best(facts.echoes)
         listed = styles.lists(visit.opened.tokenizer(visit.setup.tokenizer), visit.setup.words)
         words, style = tuple(listed[best.style]), best.style
         its = replace(its, load=replace(its.load, passphrase_words=best.words))
+    if fmean((each.end_ns - each.start_ns) / 1e9 for each in seen) > _SLOW_S:
+        its = replace(its, load=replace(its.load, windows=_SLOW_WINDOWS))
     plan = scenario.plan(
         its, seed=visit.setup.seed, facts=facts, words=words, style=style, ids=visit.ids
     )
