@@ -304,14 +304,16 @@ def plan_window(
 def dealt(requests: Sequence[Request], keys: Sequence[str], rng: random.Random) -> list[Request]:
     """The requests of a window, each with the key of a tenant of the target (`keys`: their names).
 
-    All requests of one tenant of the plan, twins included, have one key. The tenants are dealt
-    evenly, each key as often as any other, or nearly; where there are too few for every key to come
-    twice, by chance: neighbours with the same key and with another occur in any traffic.
+    All requests of one tenant of the plan have one key, and so have twins, whoever sends them. They
+    are dealt evenly, each key as often as any other, or nearly; where there are too few for every
+    key to come twice, by chance: neighbours with the same key and with another occur in any traffic.
     """
     if not keys:
         return list(requests)
-    names = list(dict.fromkeys(request.tenant for request in requests))
+    owner = {request.id: request.tenant for request in requests}
+    same = {r.tenant: owner[r.twin] for r in requests if r.twin in owner}
+    names = list(dict.fromkeys(same.get(each, each) for each in owner.values()))
     deck = [*keys] * max(2, -(-len(names) // len(keys)))
     rng.shuffle(deck)
     key_of = dict(zip(names, deck, strict=False))
-    return [replace(request, key=key_of[request.tenant]) for request in requests]
+    return [replace(r, key=key_of[same.get(r.tenant, r.tenant)]) for r in requests]
