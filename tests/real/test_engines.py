@@ -32,8 +32,8 @@ is tried here is that nobody is accused.
 """
 ALONE = {"first-request", "sequential-carry-over"}
 """Scenarios that send one request at a time."""
-NOT_ENOUGH = {"windows", "echo", "tickets", "arms", "cache hits"}
-"""What runs this small may leave open. That requests are answered and overlap has to be shown."""
+OPEN = ("windows", "answered", "echo", "tickets", "overlap", "arms", "cache hits", "the bound")
+"""What so few requests may leave open: each is a share whose lower bound is low, or a count."""
 
 
 def interpreter(engine):
@@ -63,10 +63,9 @@ def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, reco
     assert len(done.verdicts) == len(scenario.shipped_files())
     for name, verdict in done.verdicts.items():
         assert verdict["leak_rate"]["events"] == 0
-        lacking = {each["name"] for each in verdict["exposure"] if each["enough"] is False}
-        assert lacking <= NOT_ENOUGH, (name, verdict["reasons"])
-        if verdict["status"] == "inconclusive":
-            assert verdict["reasons"]
+        assert (verdict["status"] == "inconclusive") == bool(verdict["reasons"])
+        for reason in verdict["reasons"]:
+            assert any(each in reason.partition(":")[0] for each in OPEN), (name, reason)
         assert_exposed(engine, done.exposure(name), name)
     assert_cached(engine, done)
     assert done.cpu_s < engine.full_set_cpu_s
@@ -74,11 +73,18 @@ def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, reco
 
 def assert_exposed(engine, exposure, name):
     """Requests overlapped, by the clock of the client and by what the server says of itself."""
+    assert share(exposure["answered"]) >= 0.9, name
     if name in ALONE:
         return
-    assert exposure["overlap"]["measured"]["events"] > 0, name
+    assert share(exposure["overlap"]) >= 0.5, name
     if engine.metrics and name == "rare-token-passphrase":
         assert exposure["running"]["measured"] > 1, name
+
+
+def share(exposure):
+    """Events over trials."""
+    measured = exposure["measured"]
+    return measured["events"] / measured["trials"]
 
 
 def assert_cached(engine, done):
