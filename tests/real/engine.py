@@ -4,7 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-GRADES = ("D0", "D1", "D2")
+NEARLY_TIED = (
+    "--set", "traffic.free=0.75", "--set", "traffic.copy=0.0", "--set", "traffic.eliciting=0.25"
+)  # fmt: skip
+"""Flags for recipients of which most write freely, so that rounding soon decides a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import Engine, Environment, Noise
+from real.engine import NEARLY_TIED, Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_llama_cpp.py"
 SLOTS, CONTEXT_PER_SLOT = 8, 1024
@@ -48,8 +48,8 @@ ENGINES = (
         noise=Noise(
             grade="D0",
             windows=100,
-            requests=3,
-            recipients=2,
+            requests=2,
+            recipients=1,
             max_tokens=32,
             flags=("--set", "traffic.free=0.0", "--set", "traffic.max_filler_words=20"),
             command=repeatable(unified=False),
@@ -59,18 +59,11 @@ ENGINES = (
         unified=True,
         noise=Noise(
             grade="D1",
-            windows=8,
+            windows=4,
             requests=8,
             recipients=4,
             max_tokens=32,
-            flags=(
-                "--set",
-                "traffic.free=0.75",
-                "--set",
-                "traffic.copy=0.0",
-                "--set",
-                "traffic.eliciting=0.25",
-            ),
+            flags=NEARLY_TIED,
             command=repeatable(unified=True),
         ),
     ),

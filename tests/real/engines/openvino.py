@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import Engine, Environment, Noise
+from real.engine import NEARLY_TIED, Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_openvino.py"
 
@@ -26,18 +26,11 @@ ENGINES = (
         flags=("--api", "completions"),
         noise=Noise(
             grade="D1",
-            windows=6,
+            windows=4,
             requests=8,
             recipients=4,
             max_tokens=32,
-            flags=(
-                "--set",
-                "traffic.free=0.75",
-                "--set",
-                "traffic.copy=0.0",
-                "--set",
-                "traffic.eliciting=0.25",
-            ),
+            flags=NEARLY_TIED,
             command=lambda places: command(places, "--no-prefix-caching"),
         ),
     ),
