@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakcheck import runfolder, session, survey, wording
+from leakcheck import runfolder, session, styles, survey, wording
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.match import find
 from leakcheck.passphrase import (
@@ -246,6 +246,7 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
         opened = replace(opened, target=survey.meet(opened.target)[0])  # noqa: PLW2901 - what every lane is to know
         words, style = _candidates(setup, opened)
         total = budget(len(words), options)
+        _require_room(setup, len(words), total)
         say(
             f"at most {total} requests for {len(words)} words: {options.neutral} neutral ones, "
             f"then {options.repeats} rounds of {PER_REQUEST} words a request; words that fail are "
@@ -277,6 +278,18 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
         text = render(tally, options, opened.target.model, folder.name)
     runfolder.replace_file(options.file, text.encode())
     return f"{verdict(tally)}; written to {options.file}"
+
+
+def _require_room(setup: Setup, words: int, total: int) -> None:
+    """Raise UsageError where the cap of requests would end it in the middle."""
+    cap = setup.caps.requests
+    identities = 1 if setup.target is None else max(1, len(setup.target.tenants))
+    most = total + spending.meeting(identities).requests
+    if cap is not None and most > cap:
+        raise UsageError(
+            f"--max-requests: {cap} is too small: {words} words take up to {most} requests; allow "
+            "more, give a shorter list with --words, or fewer --repeats"
+        )
 
 
 def measure(options: Options, words: tuple[str, ...], planner: Planner, ask: Asker) -> Tally | None:
@@ -338,7 +351,11 @@ def _require_writable(path: Path) -> None:
 
 def _candidates(setup: Setup, opened: Opened) -> tuple[tuple[str, ...], Style]:
     words, tokenizer = load_words(setup.words), opened.tokenizer(setup.tokenizer)
-    if tokenizer is None or setup.words is not None:
+    if setup.style == "made-up":
+        return styles.made_up_words(), "made-up"
+    if setup.style == "digits":
+        return styles.digit_groups(), "digits"
+    if tokenizer is None or setup.words is not None or setup.style == "phrase":
         return words, "phrase"
     return rare_token_words(tokenizer, words), "rare-token"
 
