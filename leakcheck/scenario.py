@@ -306,7 +306,7 @@ def dealt(requests: Sequence[Request], keys: Sequence[str], rng: random.Random) 
 
     All requests of one tenant of the plan have one key, and so have twins, whoever sends them. They
     are dealt evenly, each key as often as any other, or nearly; where there are too few for every
-    key to come twice, by chance: neighbours with the same key and with another occur in any traffic.
+    key to come twice, by chance: neighbours with the same key and with another occur anywhere.
     """
     if not keys:
         return list(requests)
