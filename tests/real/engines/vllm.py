@@ -18,6 +18,10 @@ QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+NEARLY_TIED = (
+    "--set", "traffic.free=0.75", "--set", "traffic.copy=0.0", "--set", "traffic.eliciting=0.25",
+)  # fmt: skip
+"""Free text has more tokens that are nearly as likely as others than what is repeated."""
 
 
 def command(places, dtype):
@@ -48,5 +52,8 @@ def engine(dtype, noise):
 
 ENGINES = (
     engine("float32", None),
-    engine("bfloat16", Noise(grade="D1", windows=40, requests=8, recipients=2, max_tokens=24)),
+    engine(
+        "bfloat16",
+        Noise(grade="D1", windows=4, requests=8, recipients=4, max_tokens=32, flags=NEARLY_TIED),
+    ),
 )
