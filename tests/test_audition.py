@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck import audition, experiment, runfolder, scenario, session, styles
+from leakcheck import audition, embedded, experiment, runfolder, scenario, session, styles
 from leakcheck.records import (
     Caps,
     Chunk,
@@ -147,6 +147,16 @@ def test_at_most_a_tenth_of_a_budget_is_spent(cap):
     assert 0 <= most <= audition.MOST
     assert cap is None or most <= cap / 10
     assert len(stage(most=most).cells) <= most // 2
+
+
+def test_the_model_of_the_embedded_engine_knows_its_own_words_and_sentences_best(tmp_path):
+    with embedded.start(["--model=witness", "--seed=1"]) as engine:
+        ready = engine.ready
+        target = Target(base_url=ready["base_url"], model=ready["model"])
+        heard, _ = held(target, tmp_path, stage())
+    best = audition.best(heard)
+    assert (best.style, best.phrasing) == ("phrase", "asked")
+    assert best.both > audition.ENOUGH * best.asked
 
 
 # --- choosing ------------------------------------------------------------------------------------
