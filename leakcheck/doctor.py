@@ -19,6 +19,7 @@ from typing import Any
 
 from leakcheck import (
     audition,
+    evidence,
     gauges,
     history,
     manners,
@@ -62,6 +63,8 @@ _FEW = {
 _SLOW_S = 1.0
 _SLOW_WINDOWS = 2
 """Of a target that takes longer for a request so far, so many windows are enough."""
+_SHORT = frozenset({"interrupted", "spent", "breaker", "told-to-wait", "target-lost"})
+"""What ends a measurement before its time; what was measured by then is told all the same."""
 _GUEST_PAUSE_S = 1.0
 """Between two questions to somebody else's machine."""
 
@@ -154,6 +157,8 @@ def _examined(visit: _Visit, began_s: float, watch: Watch) -> Diagnosis:
         runfolder.write_provenance(folder, replace(origin, facts=facts))
         _send_few(live, visit, facts)
     watch("outlook", 0, 1)
+    short = tuple(each.detail for each in runfolder.read_events(folder) if each.kind in _SHORT)
+    able = replace(able, notes=(*able.notes, *(f"not all was measured: {each}" for each in short)))
     known = _known(history.read(folder), able, facts)
     return Diagnosis(
         abilities=able,
@@ -253,16 +258,36 @@ def _known(run: History, able: Abilities, facts: TargetFacts) -> Known:
     its = part.plans[0].scenario
     measured = planning.measured(run)
     seen = measured.get(_NOISE)
+    echo = None if seen is None else seen.echo
+    if facts.echoes and (echo is None or not echo.trials):
+        best = audition.best(facts.echoes)
+        echo = evidence.rate(best.echoed, best.asked)
+    others = planning.elsewhere(measured)
+    if others is not None:
+        others = replace(others, requests_per_s=_together_per_s(part))
     again = run.scenario(survey.NAME).observations["cached_tokens"]
     return Known(
         abilities=able,
         facts=facts,
         noise=noise(_mixed.trials(part)),
-        echo=None if seen is None else seen.echo,
+        echo=echo,
         cache_hits=bool((again.fillna(0) > 0).any()),
         exposures=exposure.measure(part, its.gate),
-        seen=planning.elsewhere(measured),
+        seen=others,
     )
+
+
+def _together_per_s(part: History) -> float | None:
+    """Requests a second where several were sent at one time: what is sent alone is slower."""
+    sent = part.requests[["id", "window", "phase"]]
+    seen = part.observations[part.observations["outcome"] == "ok"]
+    both = seen.merge(sent, left_on="request_id", right_on="id")
+    requests, span_s = 0, 0.0
+    for _, group in both.groupby(["window", "phase"]):
+        if len(group) > 1:
+            requests += len(group)
+            span_s += float(group["end_ns"].max() - group["start_ns"].min()) / 1e9
+    return requests / span_s if span_s else None
 
 
 def noise(of: Sequence[_mixed.Trial]) -> Noise | None:

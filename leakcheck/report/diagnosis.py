@@ -76,7 +76,7 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield from _styles(facts)
     speed = found.requests_per_s
     if speed is not None:
-        yield "speed", f"{speed:.2g} requests a second in this small test"
+        yield "speed", f"{speed:.2g} requests a second, eight at one time"
 
 
 def _endpoints(able: Abilities) -> Iterator[tuple[str, str]]:
@@ -268,6 +268,7 @@ def _styles(facts: TargetFacts) -> Iterator[tuple[str, str]]:
 def _table(outlooks: tuple[Outlook, ...], width: int) -> list[str]:
     heads = f"{'scenario':<{_SCENARIO}}{'can be judged':<15}{'windows':>8}{'requests':>10}  time"
     lines = [heads]
+    common = _common(outlooks)
     for each in outlooks:
         can = {True: "yes", False: "no", None: "perhaps"}[each.can]
         lines.append(
@@ -275,7 +276,10 @@ def _table(outlooks: tuple[Outlook, ...], width: int) -> list[str]:
             f"{_number(each.requests):>10}  {_time(each.minutes)}"
         )
         for text in (*each.reasons, *each.remarks):
-            lines += _filled("    ", visible(text), width)
+            if text not in common:
+                lines += _filled("    ", visible(text), width)
+    for text in common:
+        lines += _filled("all of them: ", visible(text), width)
     detect = {each.detect for each in outlooks}
     if len(detect) == 1:
         share = f"{100 * detect.pop():g} %"
@@ -285,6 +289,14 @@ def _table(outlooks: tuple[Outlook, ...], width: int) -> list[str]:
         )
         lines.append("--detect 5% takes about a fifth.")
     return lines
+
+
+def _common(outlooks: tuple[Outlook, ...]) -> list[str]:
+    """What would be said of every scenario."""
+    if not outlooks:
+        return []
+    said = [(*each.reasons, *each.remarks) for each in outlooks]
+    return [text for text in said[0] if all(text in each for each in said)]
 
 
 def _number(value: int | None) -> str:

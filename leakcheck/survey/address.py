@@ -36,12 +36,16 @@ def reach(target: Target) -> tuple[Target, Any, int]:
 async def _listed(target: Target) -> tuple[Target, Any, int]:
     connection = Connection(target)
     try:
-        below = [] if connection.base.path.endswith("/v1") else [connection.base.joinpath("v1")]
-        for asked, base in enumerate([connection.base, *below], start=1):
+        bases = [connection.base]
+        if not connection.base.path.endswith("/v1"):
+            bases.append(connection.base.joinpath("v1"))
+        if connection.base.path in {"", "/"}:  # some list models there too, and have less
+            bases.reverse()
+        for asked, base in enumerate(bases, start=1):
             page = await _page(connection, base, target.timeout_s)
             if names(page.document):
                 return replace(target, base_url=str(base)), page.document, asked
-        return target, None, 1 + len(below)
+        return target, None, len(bases)
     finally:
         await connection.close()
 
