@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakcheck import runfolder, session, styles, survey, wording
+from leakcheck import runfolder, session, spending, styles, survey, wording
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.match import find
 from leakcheck.passphrase import (

@@ -74,6 +74,8 @@ def words(arguments: argparse.Namespace) -> int:
         workers=arguments.workers,
         lanes=arguments.lanes,
     )
+    if options.setup.pace is not None:
+        bounds.show(pace=options.setup.pace)
     with progress(sys.stderr) as watch:
         result = certify.run(options, watch, lambda line: print(line, file=sys.stderr))
     if result is None:
