@@ -332,7 +332,12 @@ def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposur
         & (pairs["start_offset_s_partner"] < pairs["start_offset_s"])
     )
     ran = (pairs["outcome"] == "ok") & pairs["outcome_partner"].isin(["ok", "unknown"])
-    warm = pairs[earlier & ran]
+    # A target may well keep the caches of two keys apart: only hits within one are looked for.
+    keys = [
+        history.by_id(one).key == history.by_id(other).key
+        for one, other in zip(pairs["id"], pairs["partner"], strict=True)
+    ]
+    warm = pairs[earlier & ran & np.array(keys, np.bool_)]
     most = answers.groupby("request_id")["cached_tokens"].max()
     cached = warm["id"].map(most).fillna(0).astype("int64")
     if facts.block_tokens is None:

@@ -90,8 +90,9 @@ def followers(history: History) -> list[Followed]:
     """Requests of the three cells that came over the connection of the request before them on their
     lane; those whose reply did not begin came over it as far as the lane knew.
     """
-    requests = history.requests
-    mine = requests[requests["replays"].isna() & (requests["outcome"] != "unsent")]
+    requests, attempts = history.requests, history.observations
+    over = attempts.loc[attempts["observed"], "request_id"]  # of others nobody knows how they ended
+    mine = requests[requests["replays"].isna() & requests["id"].isin(over)]
     chains: dict[tuple[int, int], list[tuple[Observation, Any]]] = {}
     rows: list[Any] = list(mine.itertuples())
     for row in rows:
