@@ -245,8 +245,11 @@ def _scenario(style: Style, load: Load) -> Scenario:
 def _heard(
     folder: Path, cells: Sequence[Echo], asked: Mapping[str, tuple[Request, Echo]]
 ) -> tuple[Echo, ...]:
-    """What the answers show; a request that was refused shows nothing, one never sent is none."""
-    seen = {o.request_id: o for o in runfolder.read_shards(folder).observations}
+    """What the answers show. What was refused, or not answered in time, is no answer: a phrasing
+    that the target refuses has none, and is never chosen.
+    """
+    shards = runfolder.read_shards(folder)
+    seen = {o.request_id: o for o in shards.observations if o.outcome == "ok"}
     return judged(cells, [(*asked[name], seen[name]) for name in asked if name in seen])
 
 
@@ -307,6 +310,8 @@ def best(heard: Sequence[Echo]) -> Echo:
 def sentence(heard: Sequence[Echo], *, kept: bool) -> str:
     """What is to be said of a measurement: what was chosen, and what it showed."""
     chosen = best(heard)
+    if not any(each.asked for each in heard):
+        return "the target answered no request that measures what it echoes: the usual way is taken"
     counts = f"{chosen.both} of {chosen.asked} owners gave passphrase and ticket back"
     when = " (measured less than a day ago; --fresh measures again)" if kept else ""
     if chosen.both and chosen.both >= ENOUGH * chosen.asked:

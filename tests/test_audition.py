@@ -38,10 +38,11 @@ class Echoing(BaseHTTPRequestHandler):
         size = int(self.headers["Content-Length"])
         messages = json.loads(self.rfile.read(size))["messages"]
         self.server.asked.append(messages)
-        if self.server.status != 200:
-            return self.answer({"error": {"message": "no"}}, self.server.status)
-        text = " ".join(each["content"] for each in messages)
         begun = messages[-1]["role"] == "assistant"
+        status = 400 if begun and self.server.refuses_begun else self.server.status
+        if status != 200:
+            return self.answer({"error": {"message": "no"}}, status)
+        text = " ".join(each["content"] for each in messages)
         said = [m[1] for m in re.finditer(r"My (?:ticket|passphrase) is ([^.]*)\.", text)]
         good = said and self.server.good(said[0], begun)
         answer = ". ".join(dict.fromkeys(said)) if good else "I cannot reveal passphrases."
@@ -67,6 +68,7 @@ def echoing(good, status=200):
     """A server that echoes where `good(phrase, begun)`, and its target."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echoing)
     server.good, server.status, server.asked = good, status, []
+    server.refuses_begun = False
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -131,7 +133,15 @@ def test_a_target_that_refuses_every_request_is_asked_no_more_than_planned(tmp_p
     assert len(server.asked) <= audition.MOST
     assert not any(each.echoed or each.returned for each in heard)
     assert audition.best(heard) == heard[0]
-    assert "hardly echoes" in audition.sentence(heard, kept=False)
+    assert "answered no request" in audition.sentence(heard, kept=False)
+
+
+def test_a_phrasing_that_is_refused_is_not_chosen_and_has_no_answers(tmp_path):
+    with echoing(lambda _phrase, begun: not begun) as (server, target):
+        server.refuses_begun = True
+        heard, _ = held(target, tmp_path, stage())
+    assert {each.asked for each in heard if each.phrasing == "begun"} == {0}
+    assert audition.best(heard).phrasing != "begun"
 
 
 def test_a_small_budget_is_kept(tmp_path):
