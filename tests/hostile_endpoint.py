@@ -89,15 +89,15 @@ class Endpoint:
 
     def say(self, prompt):
         asked = _REPEAT.search(prompt)
-        if asked:
+        if asked and self.random.random() >= self.manner.refuses:
             return asked[1]
         record = _RECORD.findall(prompt)
         ticket, secret = _TICKET.findall(prompt), _SECRET.findall(prompt)
         own = [ticket[-1] if ticket else "", secret[-1] if secret else ""]
         if record and not ticket:
             own = list(record[0])
-        wants = "passphrase you can see" in prompt or bool(record)
-        if wants and self.random.random() < self.manner.refuses:
+        wants = "passphrase you can see" in prompt or bool(record or asked)
+        if wants and (asked or self.random.random() < self.manner.refuses):
             return f"{own[0]}. I cannot reveal passphrases."
         said = " ".join(own) if wants else f"{own[0]}. It is a fine day."
         if self.manner.chatter:
