@@ -33,6 +33,7 @@ CHARS_PER_TOKEN = 3
 """Taken where the target reports no usage: prose has about 4, rare words are cut up finer."""
 MEETING = 24
 """Of the tiny requests that are sent, one after the other, before a run has a folder."""
+_MEETING_TOKENS = 64
 _TEMPLATE_TOKENS = 32
 _MESSAGE_TOKENS = 8
 _MILLION = 1e6
@@ -80,7 +81,7 @@ def meeting(identities: int) -> Use:
     run folder: tiny requests, MEETING for each identity.
     """
     requests = MEETING * identities
-    return Use(requests=requests, prompt_tokens=16 * requests, answer_tokens=requests)
+    return Use(requests=requests, prompt_tokens=_MEETING_TOKENS * requests, answer_tokens=requests)
 
 
 class Purse:

@@ -39,6 +39,7 @@ class Manner:
     random_429: float = 0.0
     random_500: float = 0.0
     fails_after: int = 0
+    busy_after: int = 0
     models: bool = False
     usage: bool = False
     hidden: str = ""
@@ -117,7 +118,8 @@ class Endpoint:
                 wait_s = (1 - self.level) * 60 * its.scale / its.per_minute
                 return self.busy(wait_s)
             self.level -= 1
-        if self.random.random() < its.random_429:
+        busy = 0 < its.busy_after < len(self.seen.times_s)
+        if busy or self.random.random() < its.random_429:
             return self.busy(its.scale)
         broken = 0 < its.fails_after < len(self.seen.times_s)
         if broken or self.random.random() < its.random_500:
