@@ -1,7 +1,7 @@
 """An assistant behind LiteLLM with its response cache on, through the Responses API.
 
 What the caller's system message says becomes `instructions`, as that API wants it; the user's
-message becomes `input`. LiteLLM is called as an application calls it, keeps answers in its local
+messages become `input`. LiteLLM is called as an application calls it, keeps answers in its local
 cache, and speaks chat completions to the engine.
 
 Run by the interpreter of an environment that has some release of litellm; knows nothing of
@@ -29,15 +29,14 @@ class Assistant:
 
     async def answered(self, body):
         """The text of an answer, from the cache or from the engine."""
-        said = {role: [] for role in ("system", "user")}
-        for message in body["messages"]:
-            said[message["role"]].append(message["content"])
+        system = [each["content"] for each in body["messages"] if each["role"] == "system"]
+        talk = [each for each in body["messages"] if each["role"] != "system"]
         answer = await litellm.aresponses(
             model=f"lm_studio/{body['model']}",
             api_base=self.engine,
             api_key="none",
-            instructions="\n".join(said["system"]) or None,
-            input="\n".join(said["user"]),
+            instructions="\n".join(system) or None,
+            input=talk,
             max_output_tokens=body.get("max_tokens"),
             temperature=body.get("temperature"),
         )
