@@ -6,6 +6,7 @@ report.json of the run folder that it wrote.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -50,8 +51,17 @@ def environment(*pins, first=()):
     wanted = "\n".join([*first, "--", *pins])
     folder = ENVIRONMENTS / hashlib.sha256(wanted.encode()).hexdigest()[:12]
     python, ready = folder / "bin" / "python", folder / "pins.txt"
-    if ready.exists() and ready.read_text() == wanted:
-        return python
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:  # two runs may want the same one
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (ready.exists() and ready.read_text() == wanted):
+            _install(folder, python, pins, first)
+            ready.write_text(wanted)
+    return python
+
+
+def _install(folder, python, pins, first):
+    """Make an environment, or skip the test with the reason."""
     commands = [[sys.executable, "-m", "venv", "--clear", str(folder)]]
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     commands += [[*pip, *some] for some in (first, pins) if some]
@@ -62,8 +72,6 @@ def environment(*pins, first=()):
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
             pytest.skip(f"cannot install {' '.join(pins)}: {' '.join(last)}")
-    ready.write_text(wanted)
-    return python
 
 
 @contextlib.contextmanager
