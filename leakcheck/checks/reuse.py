@@ -81,6 +81,7 @@ def check(history: History, *, alpha: float = ALPHA) -> CheckResult:
     return CheckResult(
         check=CHECK,
         findings=tuple(findings),
+        notes=tuple(_closed(cell) for cell in CONDITIONS if not by_cell[cell]),
         untested=untested,
         tables={TITLE: (COLUMNS, *(_row(cell, by_cell[cell], signs) for cell in by_cell))},
     )
@@ -161,6 +162,10 @@ def _row(cell: str, requests: Sequence[Followed], signs: dict[str, _Signs]) -> t
     if its is None:
         return (cell, *counts, None, None)
     return (cell, *counts, its.ups, float(f"{its.p:.3g}"))
+
+
+def _closed(cell: str) -> str:
+    return f"nothing came {cell!r} over the same connection: the target closed it each time"
 
 
 def _untested(history: History) -> str:
