@@ -23,6 +23,7 @@ from leakcheck.records import (
 )
 from leakcheck.report import boundaries
 from leakcheck.report.counting import many, none_of, odds, times
+from leakcheck.report.picking import exposed, listed
 from leakcheck.report.sentences import excluded, setting, showed_in_part, too_few_to_tell
 
 FUZZY = frozenset({"altered-passphrase", "foreign-topic"})
@@ -474,13 +475,3 @@ def _error(judged: Verdict) -> Plain:
         means="Nothing follows for or against leaks: mend what the reason names, then go on with "
         "leakcheck run --resume DIR.",
     )
-
-
-def listed(judged: Verdict, severity: str) -> list[Finding]:
-    """The findings of one severity that the report lists."""
-    return [finding for finding in judged.findings if finding.severity == severity]
-
-
-def exposed(judged: Verdict, name: str) -> Exposure | None:
-    """The exposure of that name."""
-    return next((each for each in judged.exposure if each.name == name), None)

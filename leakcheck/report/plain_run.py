@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakcheck.records import Report, Status, Verdict
 from leakcheck.report.counting import many, odds
+from leakcheck.report.picking import listed
 from leakcheck.report.plain import (
     CACHE_HIT,
     CHANCE,
@@ -11,7 +12,6 @@ from leakcheck.report.plain import (
     is_fuzzy,
     least_missing,
     least_windows,
-    listed,
     windows_missing,
 )
 from leakcheck.report.sentences import joined, showed_in_part
