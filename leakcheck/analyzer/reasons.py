@@ -46,8 +46,8 @@ _FATAL = {
     "harness-error": "leakcheck had to stop",
     "breaker": "the breaker ended the run",
 }
-_SPENT = ("spent", "told-to-wait")
-"""Ends for which nobody is to blame; their detail says it all."""
+SPENT = ("spent", "told-to-wait")
+"""Ends for which nobody is to blame: all else that is missing follows from them."""
 
 
 def doubts(case: Case) -> list[str]:
@@ -197,7 +197,7 @@ def unfinished(history: History) -> list[str]:
     """That the run did not come to its end, in one sentence with the reason; empty if it did."""
     end = open_end(history.events)
     waiting = len(confirmations(history))
-    if end in _SPENT:
+    if end in SPENT:
         said = next(e.detail for e in reversed(history.events) if e.kind == end)
         unsent = "; replays that confirm a suspicion were not sent" if waiting else ""
         return [f"{said}{unsent}"]
@@ -238,7 +238,7 @@ def open_end(events: Sequence[RunEvent]) -> str | None:
     """The kind of event that ended the run too early, resumptions considered; None otherwise."""
     end = None
     for event in events:
-        if event.kind in ("interrupted", *_SPENT) or event.kind in _FATAL:
+        if event.kind in ("interrupted", *SPENT) or event.kind in _FATAL:
             end = event.kind
         elif event.kind in ("resumed", "finished"):
             end = None

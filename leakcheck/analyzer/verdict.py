@@ -25,8 +25,9 @@ def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
     missing = [*doubts]
     missing += [f.explanation for f in case.findings if f.anomaly == "withheld-passphrase"][:1]
     missing += [] if broken is None else [broken[1]]
-    missing += lacking(case)
-    missing += reasons.unfinished(case.history)
+    lacks, end = lacking(case), reasons.unfinished(case.history)
+    ended_first = reasons.open_end(case.history.events) in reasons.SPENT
+    missing += [*end, *lacks] if ended_first else [*lacks, *end]
     if missing:
         return "inconclusive", tuple(missing)
     return "clean", (reasons.clean(case),)

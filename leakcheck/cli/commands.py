@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     from leakcheck.progress import progress  # noqa: PLC0415 - heavy
 
     if arguments.resume:
-        folder = Path(arguments.resume)
+        folder = Path(arguments.resume).resolve()
         bounds.resumed(arguments, folder)
         with progress(sys.stderr) as watch:
             return _show(experiment.resume(folder, watch), folder)
