@@ -166,7 +166,7 @@ def test_the_only_model_is_taken_and_the_address_below_the_one_given():
         target, listed, requests = address.reach(
             Target(base_url=url.removesuffix("/v1"), model=address.UNNAMED)
         )
-    assert (target.base_url, target.model, requests) == (url, "m", 2)
+    assert (target.base_url, target.model, requests) == (url, "m", 1)
     assert listed == MODELS
 
 
