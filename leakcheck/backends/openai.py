@@ -165,8 +165,11 @@ def _response(request: Request) -> dict[str, Any]:
     form = request.response_format
     if form is not None and isinstance(schema := form.get("json_schema"), dict):
         form = {"type": form["type"], **schema}  # one level less than in a chat
+    messages = _messages(request)
+    own = len(messages) > 1 and messages[0]["role"] == "system"
     return {
-        "input": _messages(request),
+        "instructions": messages[0]["content"] if own else None,
+        "input": messages[own:],
         "max_output_tokens": max(_LEAST_OUTPUT_TOKENS, request.sampling.max_tokens),
         "include": None if wanted is None else ["message.output_text.logprobs"],
         "top_logprobs": wanted,

@@ -10,7 +10,7 @@ from playing import request
 from leakcheck.backends import Broken, openai
 from leakcheck.backends._answers import Answer
 from leakcheck.backends._responses import Response
-from leakcheck.records import Sampling, Target, Tenant, TokenLogprob, Usage
+from leakcheck.records import Message, Sampling, Target, Tenant, TokenLogprob, Usage
 
 CHAT = Target(base_url="http://h/v1", model="m")
 RESPONSES = Target(base_url="http://h/v1", model="m", api="responses")
@@ -31,6 +31,14 @@ def fields(chunks):
 
 
 # --- what is sent --------------------------------------------------------------------------------
+
+
+def test_a_system_message_is_the_instructions_of_a_response():
+    """As applications send it: a cache whose key forgets the instructions shows (litellm #25673)."""
+    messages = (Message(role="system", content="Be brief."), Message(role="user", content="Hello"))
+    body = openai.body(RESPONSES, request("a", messages=messages))
+    assert body["instructions"] == "Be brief."
+    assert body["input"] == [{"role": "user", "content": "Hello"}]
 
 
 def test_a_response_is_asked_for_in_its_own_words():
