@@ -34,7 +34,7 @@ def fields(chunks):
 
 
 def test_a_system_message_is_the_instructions_of_a_response():
-    """As applications send it: a cache whose key forgets the instructions shows (litellm #25673)."""
+    """As applications send it: a cache whose key forgets them is then met (litellm #25673)."""
     messages = (Message(role="system", content="Be brief."), Message(role="user", content="Hello"))
     body = openai.body(RESPONSES, request("a", messages=messages))
     assert body["instructions"] == "Be brief."
