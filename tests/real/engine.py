@@ -4,11 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-NEARLY_TIED = (
-    "--set", "traffic.free=0.75", "--set", "traffic.copy=0.0", "--set", "traffic.eliciting=0.25"
-)  # fmt: skip
-"""Flags for recipients of which most write freely, so that rounding soon decides a token."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -34,18 +29,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How it repeats itself: the `grade` that the differential has to give it, by how many
-    `windows` of `requests` (a `recipients` of them compared), with a command of its own where
-    `command` is given. D0 takes a hundred windows.
+    """How it repeats itself: the `grade` that `leakcheck doctor` would give it by so many `windows`
+    of the differential, with a command of its own where `command` is given.
     """
 
     grade: str
-    windows: int
-    requests: int
-    recipients: int
-    max_tokens: int
-    flags: tuple[str, ...] = ()
-    command: "Callable[[Places], list[str]] | None" = None
+    windows: int = 2
+    command: Callable[[Places], list[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +44,9 @@ class Engine:
 
     `model`: the name that it is asked for. `ready`: the path that answers 200 when it is up, within
     `patience_s`. `metrics` and `cached_tokens`: whether it reports them, so that exposure can be
-    demanded. `flags`: of `leakcheck run`, for every run. `environ`: for its process.
-    `full_set_cpu_s`: the processor time of the server within which each run of all scenarios has to
-    end; on a machine that does other things too, a clock says little.
+    demanded. `flags`: of `leakcheck run`, for every run. `environ`: for its process. `seeds`: of
+    the runs of all scenarios. `full_set_cpu_s`: the processor time of the server within which each
+    of them has to end; on a machine that does other things too, a clock says little.
     """
 
     name: str
@@ -69,5 +59,6 @@ class Engine:
     patience_s: float = 60.0
     flags: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
-    full_set_cpu_s: float = 400.0
+    seeds: tuple[int, ...] = (1, 2, 3)
+    full_set_cpu_s: float = 600.0
     noise: Noise | None = None

@@ -96,13 +96,14 @@ def folder() -> Path:
 
 
 def main() -> None:
-    """Make what is missing; say what there is."""
+    """Make what is missing, models included; say what there is."""
     for environment in dict.fromkeys(each.environment for each in engines()):
         sys.stdout.write(f"{environment.name}: ")
         sys.stdout.flush()
         there = make(environment)
         said = there.reason if isinstance(there, Missing) else f"ready ({there})"
         sys.stdout.write(f"{said}\n")
+    sys.stdout.write(f"models: ready ({gguf()}, {folder()})\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What is asked of every real engine: healthy ones are acquitted, and their noise is graded.
 
-The server of an engine lasts as long as its tests: three seeds against one server leave in its
-cache what the next ones meet there. Run by `make test-real`; an engine that cannot be installed is
-skipped, with the reason.
+The server of an engine lasts as long as its runs of all scenarios: three seeds against one server
+leave in its cache what the next ones meet there. Run by `make test-real`; an engine that cannot be
+installed is skipped, with the reason.
 """
 
 import pytest
@@ -11,29 +11,31 @@ from real.engines import engines
 from real.running import run
 from real.serving import served
 
-from leakcheck import scenario
+from leakcheck import doctor, history, scenario
+from leakcheck.checks import _mixed
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
-SEEDS = (1, 2, 3)
 SMALL = (
     "--windows", "1", "--requests", "5",
     "--set", "cache-pressure:traffic.working_set_tokens=1200",
     "--set", "concurrency-sweep:traffic.smallest=3",
     "--set", "connections:load.requests=2",
-    "--set", "mixed-batch-differential:traffic.recipients=2",
+    "--set", "mixed-batch-differential:load.requests=4",
+    "--set", "mixed-batch-differential:traffic.recipients=1",
     "--set", "parameter-twins:traffic.recipients=2",
     "--set", "parameter-twins:traffic.hot=2",
     "--set", "ragged-batch:load.windows=2",
 )  # fmt: skip
 """One window of every scenario a seed (two of ragged-batch, whose first is of one request), about
-140 requests: at one to four a second a minute or two. So few windows exclude no rate of leaks; what
-is tried here is that nobody is accused.
+150 requests and their replays. So few windows exclude no rate of leaks; what is tried here is that
+nobody is accused.
 """
 ALONE = {"first-request", "sequential-carry-over"}
 """Scenarios that send one request at a time."""
 OPEN = ("windows", "answered", "echo", "tickets", "overlap", "arms", "cache hits", "the bound")
 """What so few requests may leave open: each is a share whose lower bound is low, or a count."""
+NOISE = "mixed-batch-differential"
 
 
 def interpreter(engine):
@@ -44,7 +46,7 @@ def interpreter(engine):
     return there
 
 
-@pytest.fixture(scope="module", params=engines(), ids=lambda engine: engine.name)
+@pytest.fixture(scope="module")
 def up(request, tmp_path_factory):
     """An engine and its server."""
     engine = request.param
@@ -53,7 +55,15 @@ def up(request, tmp_path_factory):
         yield engine, server
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+def by_seed():
+    """Every engine with each of its seeds; with several processes, one of them has an engine."""
+    for engine in engines():
+        for seed in engine.seeds:
+            group = pytest.mark.xdist_group(engine.name)
+            yield pytest.param(engine, seed, id=f"{engine.name}, seed {seed}", marks=group)
+
+
+@pytest.mark.parametrize(("up", "seed"), [*by_seed()], indirect=["up"])
 def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, record_property):
     engine, server = up
     done = run(engine, server, tmp_path, *SMALL, "--seed", str(seed))
@@ -101,22 +111,32 @@ def told(record_property, engine, what, done):
     record_property("run", row)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [each for each in engines() if each.noise is not None],
-    ids=lambda engine: engine.name,
-)
+def noisy():
+    """Every engine whose noise is known beforehand."""
+    for engine in engines():
+        if engine.noise is not None:
+            group = pytest.mark.xdist_group(f"{engine.name}, noise")
+            yield pytest.param(engine, id=engine.name, marks=group)
+
+
+@pytest.mark.parametrize("engine", [*noisy()])
 def test_noise_is_graded_and_never_taken_for_a_leak(engine, tmp_path, record_property):
-    """On a server of its own: some grades hold for other settings than the usual ones."""
-    noise = engine.noise
-    with served(engine, interpreter(engine), tmp_path, noise.command) as server:
+    """On a server of its own, as grades hold for other settings than the usual ones. Few windows
+    are graded by log-probabilities, as `leakcheck doctor` does.
+    """
+    expected = engine.noise
+    with served(engine, interpreter(engine), tmp_path, expected.command) as server:
         done = run(
-            engine, server, tmp_path, "mixed-batch-differential", "--seed", "1", *noise.flags,
-            "--windows", str(noise.windows), "--requests", str(noise.requests),
-            "--max-tokens", str(noise.max_tokens),
-            "--set", f"traffic.recipients={noise.recipients}",
+            engine, server, tmp_path, NOISE, "--seed", "1", "--windows", str(expected.windows),
+            "--requests", "6", "--set", "traffic.recipients=2",
         )  # fmt: skip
-    told(record_property, engine, f"noise, {noise.grade} expected", done)
+    seen = doctor.noise(_mixed.trials(history.read(done.folder).scenario(NOISE)))
+    told(record_property, engine, f"noise: {seen.grade}, in company {drift(seen)}", done)
     assert not done.found("leak", "corruption", "error")
-    graded = [note for note in done.notes("mixed-batch-differential") if "grade" in note]
-    assert graded[0].startswith(f"grade {noise.grade}:"), graded
+    assert seen.company_compared > 0
+    assert seen.grade == expected.grade, seen
+
+
+def drift(seen):
+    """What the log-probabilities differed by, in words."""
+    return f"{seen.company_differ} of {seen.company_compared}, {seen.company_drift_nats:.2g} nats"

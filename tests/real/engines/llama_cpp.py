@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import NEARLY_TIED, Engine, Environment, Noise
+from real.engine import Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_llama_cpp.py"
 SLOTS, CONTEXT_PER_SLOT = 8, 1024
@@ -17,11 +17,13 @@ def command(places, *settings):
     ]  # fmt: skip
 
 
-def repeatable(*, unified):
+def repeatable(places, *, unified):
     """Without the cache of prompts: what is left to compute of a prompt of which a part is cached
     has another shape, and is rounded otherwise, so that the same request alone differs from itself.
+    Without flash attention: its kernel for 64 tokens and more rounds otherwise than that for fewer,
+    and prompts that arrive together are cut to the length of the shortest.
     """
-    return lambda places: command(places, kv(unified), "cache_prompt=false")
+    return command(places, kv(unified), "cache_prompt=false", "flash_attn_type=0")
 
 
 def kv(unified):
@@ -29,7 +31,7 @@ def kv(unified):
     return f"kv_unified={str(unified).lower()}"
 
 
-def engine(*, unified, noise):
+def engine(*, unified, grade, windows, seeds):
     return Engine(
         name=f"llama.cpp {kv(unified)}",
         environment=ENVIRONMENT,
@@ -38,33 +40,16 @@ def engine(*, unified, noise):
         metrics=True,
         cached_tokens=True,
         flags=("--api", "completions"),
-        noise=noise,
+        seeds=seeds,
+        noise=Noise(
+            grade=grade,
+            windows=windows,
+            command=lambda places: repeatable(places, unified=unified),
+        ),
     )
 
 
 ENGINES = (
-    engine(
-        unified=False,
-        noise=Noise(
-            grade="D0",
-            windows=100,
-            requests=2,
-            recipients=1,
-            max_tokens=32,
-            flags=("--set", "traffic.free=0.0", "--set", "traffic.max_filler_words=20"),
-            command=repeatable(unified=False),
-        ),
-    ),
-    engine(
-        unified=True,
-        noise=Noise(
-            grade="D1",
-            windows=4,
-            requests=8,
-            recipients=4,
-            max_tokens=32,
-            flags=NEARLY_TIED,
-            command=repeatable(unified=True),
-        ),
-    ),
+    engine(unified=False, grade="D0", windows=4, seeds=(1, 2, 3)),
+    engine(unified=True, grade="D1", windows=2, seeds=(1,)),
 )

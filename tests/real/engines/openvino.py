@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from real.engine import NEARLY_TIED, Engine, Environment, Noise
+from real.engine import Engine, Environment, Noise
 
 SERVER = Path(__file__).parents[1] / "servers" / "serve_openvino.py"
 
@@ -24,14 +24,6 @@ ENGINES = (
         cached_tokens=False,
         patience_s=180,
         flags=("--api", "completions"),
-        noise=Noise(
-            grade="D1",
-            windows=4,
-            requests=8,
-            recipients=4,
-            max_tokens=32,
-            flags=NEARLY_TIED,
-            command=lambda places: command(places, "--no-prefix-caching"),
-        ),
+        noise=Noise(grade="D1", command=lambda places: command(places, "--no-prefix-caching")),
     ),
 )
