@@ -8,7 +8,7 @@ from real.engines import llama_cpp
 from real.running import run
 from real.serving import served
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600), pytest.mark.xdist_group("choosing")]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 ENGINE = replace(llama_cpp.ENGINES[0], flags=())
 """In a chat, which is the default."""

@@ -56,11 +56,10 @@ def up(request, tmp_path_factory):
 
 
 def by_seed():
-    """Every engine with each of its seeds; with several processes, one of them has an engine."""
+    """Every engine with each of its seeds."""
     for engine in engines():
         for seed in engine.seeds:
-            group = pytest.mark.xdist_group(engine.name)
-            yield pytest.param(engine, seed, id=f"{engine.name}, seed {seed}", marks=group)
+            yield pytest.param(engine, seed, id=f"{engine.name}, seed {seed}")
 
 
 @pytest.mark.parametrize(("up", "seed"), [*by_seed()], indirect=["up"])
@@ -115,8 +114,7 @@ def noisy():
     """Every engine whose noise is known beforehand."""
     for engine in engines():
         if engine.noise is not None:
-            group = pytest.mark.xdist_group(f"{engine.name}, noise")
-            yield pytest.param(engine, id=engine.name, marks=group)
+            yield pytest.param(engine, id=engine.name)
 
 
 @pytest.mark.parametrize("engine", [*noisy()])

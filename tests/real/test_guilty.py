@@ -21,7 +21,7 @@ from real.running import run
 from real.servers import restart
 from real.serving import Server, environ, free_port, served
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600), pytest.mark.xdist_group("guilty")]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 (ENGINE,) = transformers_serve.ENGINES
 SCENARIO = "first-request"
@@ -83,13 +83,14 @@ def restartable(python, scratch, monkeypatch, parent):
         monkeypatch.setenv(name, value)
     start = [sys.executable, restart.__file__, str(pid_file), str(log)]
     start += transformers_serve.command(places, parent)
+    process = restart.start(pid_file, log, transformers_serve.command(places, parent))
     try:
-        restart.start(pid_file, log, transformers_serve.command(places, parent))
         url = f"http://127.0.0.1:{port}"
         answers(url + "/v1/models", ENGINE.patience_s)
         yield Server(url=url, group=int(pid_file.read_text())), shlex.join(start)
     finally:
         restart.end(pid_file)
+        process.wait()
 
 
 def answers(url, patience_s):

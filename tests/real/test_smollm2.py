@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(3600), pytest.mark.xdist_group("embedded")]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 MODEL = "smollm2-135m"
 TOKENS = 24

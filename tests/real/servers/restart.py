@@ -40,7 +40,7 @@ def alive(pid):
 
 
 def start(pid_file, log, command):
-    """Start a command, and write down who leads its group."""
+    """Start a command, and write down who leads its group; the process."""
     with log.open("ab") as said:
         process = subprocess.Popen(
             command,
@@ -50,6 +50,7 @@ def start(pid_file, log, command):
             start_new_session=True,
         )
     pid_file.write_text(str(process.pid))
+    return process
 
 
 def main():
