@@ -122,7 +122,7 @@ def text(observation: Observation, field: str = "content") -> str:
     return "".join(chunk.text for chunk in observation.chunks if chunk.field == field)
 
 
-def eventually(condition: Any, *, within_s: float = 20.0) -> Any:
+def eventually(condition: Any, *, within_s: float = 60.0) -> Any:
     """The first true value of `condition()`; fails after `within_s`."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):

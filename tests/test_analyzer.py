@@ -469,6 +469,7 @@ def test_requests_are_counted_by_outcome():
         "ok": 2,
         "failed": 0,
         "aborted": 0,
+        "rejected": 0,
         "unknown": 1,
         "unsent": 1,
         "attempts": 4,

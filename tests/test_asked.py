@@ -72,7 +72,15 @@ TARGET = ("--target", "http://127.0.0.1:9/v1", "--model", "m")
 def test_the_metrics_of_the_target_are_read_unless_they_are_off():
     assert setup(*TARGET).metrics == "auto"
     assert setup(*TARGET, "--metrics", "off").metrics == "off"
-    assert setup(*TARGET, "--metrics", "http://x:1/metrics").metrics == "http://x:1/metrics"
+    page = "http://127.0.0.1:1/metrics"
+    assert setup(*TARGET, "--metrics", page).metrics == page
+
+
+def test_a_page_of_metrics_on_another_machine_wants_permission():
+    page = ("--metrics", "http://x:1/metrics")
+    with pytest.raises(UsageError, match=r"^x is not this machine: "):
+        setup(*TARGET, *page)
+    assert setup(*TARGET, *page, "--yes-i-am-allowed").metrics == "http://x:1/metrics"
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,10 @@ def differential(folder):
 def test_answers_that_follow_their_company_and_show_nothing_are_corruption(tmp_path):
     small = ["--windows=13", "--requests=4", "--set=traffic.recipients=2", "--set=gate.detect=0.99"]
     with engine() as (url, model):
-        target = [f"--target={url}", f"--model={model}", f"--out={tmp_path}", "--play-all"]
-        code = cli.main(["run", str(differential(tmp_path)), *target, *small, "--seed=1"])
+        target = [f"--target={url}", f"--model={model}", f"--out={tmp_path}", "--style=phrase"]
+        code = cli.main(
+            ["run", str(differential(tmp_path)), *target, *small, "--play-all", "--seed=1"]
+        )
     (verdict,) = json.loads((tmp_path / "latest/report.json").read_text())["verdicts"]
     assert (code, verdict["status"]) == (1, "corruption")
     found = [f for f in verdict["findings"] if f["severity"] == "corruption"]

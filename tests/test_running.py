@@ -38,7 +38,8 @@ def gateway(port):
 
 def verdict(tmp_path, port):
     """The verdict of a short run, and its run folder."""
-    target = ["--target", f"http://127.0.0.1:{port}/v1", "--model", "witness", "--play-all"]
+    target = ["--target", f"http://127.0.0.1:{port}/v1", "--model", "witness"]
+    target += ["--style", "phrase", "--play-all"]
     gate = ["--windows", str(WINDOWS), "--detect", "40%", "--set", "gate.min_windows=5"]
     out = ["--out", str(tmp_path), "--seed", "3"]
     cli.main(["run", "rare-token-passphrase", *target, *gate, *out])

@@ -37,7 +37,8 @@ class Finding:
     """One instance of a broken rule, as a sentence and as data.
 
     `anomaly`: `foreign-passphrase`, `foreign-answer`, `foreign-cache-hit` (leaks); `lost-answer`,
-    `changed-answer`, `foreign-parameters`, `diverted-answer`, `broken-connection` (corruption); `lost-capacity` (error);
+    `changed-answer`, `foreign-parameters`, `diverted-answer`, `broken-connection` (corruption);
+    `lost-capacity` (error);
     `withheld-passphrase`, `divergence`, `influence`, `duplicate-id` (notes); `altered-passphrase`,
     `foreign-topic` (notes, until the evidence of all of them makes them leaks). A whole passphrase
     in another form, `evidence["whole"]`, is a leak at once; a note with `evidence["open"]` keeps a
@@ -245,12 +246,28 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Attempts that brought no whole answer for one kind of reason: `attempts` of all `of` attempts.
+
+    `kind` is `status 500` or the beginning of the lane's sentence, `first` what else was said the
+    first time, one line of untrusted text. `waited_out`: the target refused for the moment, and the
+    request was sent again.
+    """
+
+    kind: str
+    attempts: int
+    of: int
+    first: str = ""
+    waited_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """report.json: the judgement. `requests` counts outcomes, `events` what befell the run.
 
     `e_value` is the mean over the scenarios of a run, those not played yet counting as 1: the
     largest that there was at the end of one. Fuzzy evidence makes a leak only where it reaches
-    1 / alpha.
+    1 / alpha. `troubles` are the attempts that brought no whole answer, by kind.
     """
 
     schema: int
@@ -265,3 +282,4 @@ class Report:
     leaks_by_pair: tuple[tuple[str, str, int], ...] = ()
     e_value: float = 1.0
     used: Use | None = None
+    troubles: tuple[Trouble, ...] = ()

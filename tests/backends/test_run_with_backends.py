@@ -15,7 +15,15 @@ def run(out, *flags):
     """The report of a short run, and its exit code."""
     command = [sys.executable, "-m", "leakcheck.cli", "run", "rare-token-passphrase"]
     done = subprocess.run(
-        [*command, "--windows=4", "--workers=2", "--seed=7", f"--out={out}", *flags],
+        [
+            *command,
+            "--windows=4",
+            "--workers=2",
+            "--seed=7",
+            "--style=phrase",
+            f"--out={out}",
+            *flags,
+        ],
         check=False,
         capture_output=True,
         text=True,
