@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _SMALLER = 8
 _REPLAYS = 0.1
 """Of a cap, kept for replays at most."""
 _HALVINGS = 40
+_NEAR = 1e-6
 _SHARES: tuple[float, ...] = tuple(
     each / 1000 for each in (*range(1, 20), *range(20, 100, 5), *range(100, 510, 10))
 )
@@ -69,9 +70,8 @@ class Allotment:
             most.append(f"at most {self.caps.tokens:,} tokens")
         if self.caps.cost_usd:
             most.append(f"at most ${self.caps.cost_usd:,.2f}")
-        plan = (
-            f"{self.planned.requests:,} requests are planned, the rest is for retries and replays"
-        )
+        rest = "the rest is for" if most else "and besides there may be"
+        plan = f"{self.planned.requests:,} requests are planned, {rest} retries and replays"
         minutes = _minutes(self.planned.requests, pace)
         yield f"budget: {', '.join(most) or 'no caps'}; {plan}{minutes}"
         if not self.cut:
@@ -100,8 +100,10 @@ class _Candidate:
     best: int
 
 
-def allot(paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps) -> Allotment:
-    """Plan to a budget. What fits as it is stays as it is.
+def allot(
+    paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps, *, keys: int = 1
+) -> Allotment:
+    """Plan to a budget. What fits as it is stays as it is. A target is met with each of `keys`.
 
     Raises UsageError where the caps leave no room for any of the scenarios.
     """
@@ -109,7 +111,7 @@ def allot(paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps) -> Al
     whole = [scenario.read(path, overrides) for path in paths]
     sampled = [planning.foreseen(each, TargetFacts(reports_logprobs=True)) for each in whole]
     uses = [_use(of, each.load.windows) for each, (of, _) in zip(whole, sampled, strict=True)]
-    first = before(whole, caps)
+    first = before(whole, caps, keys=keys)
     if not capped or fits(caps, [first, *uses], reserve=0.0):
         played = tuple(
             Allotted(
@@ -124,23 +126,30 @@ def allot(paths: Sequence[Path], overrides: Mapping[str, Any], caps: Caps) -> Al
         )
         planned = sum(uses, first)
         return Allotment(played=played, left_out=(), planned=planned, caps=caps, cut=False)
-    return _cut([_candidate(path, overrides) for path in paths], first, caps, overrides)
+    every = [_candidate(path, overrides) for path in paths]
+    cheapest = min(reversed(every), key=lambda c: c.least * c.each.requests)
+    least = _times(cheapest.each, cheapest.least)
+    if not fits(caps, [first, least]):
+        would = enough(caps, lambda raised: before(whole, raised, keys=keys) + least)
+        raise UsageError(_too_small(cheapest, least + first, caps, would))
+    return _cut(every, first, caps, overrides)
+
+
+def _too_small(of: _Candidate, need: Use, caps: Caps, would: Caps) -> str:
+    return (
+        f"the budget is too small ({flags(caps)}): {of.of.name}, the scenario that takes least, "
+        f"needs {need.requests:,} requests and about {rounded(need.tokens):,} tokens for "
+        f"{many(of.least, 'window')} with all that comes before, and replays besides; "
+        f"enough for it is {flags(would)}"
+    )
 
 
 def _cut(
     every: Sequence[_Candidate], first: Use, caps: Caps, overrides: Mapping[str, Any]
 ) -> Allotment:
     kept = list(every)
-    while kept and not fits(caps, [first, *(_times(c.each, c.least) for c in kept)]):
+    while not fits(caps, [first, *(_times(c.each, c.least) for c in kept)]):
         kept.remove(max(kept, key=lambda c: c.least * c.each.requests))
-    if not kept:
-        cheapest = min(every, key=lambda c: c.least * c.each.requests)
-        need = _times(cheapest.each, cheapest.least) + first
-        raise UsageError(
-            f"the budget is too small: {cheapest.of.name}, the scenario that takes least, needs "
-            f"{need.requests:,} requests and about {rounded(need.tokens):,} tokens with all that "
-            f"comes before it, and replays besides ({_flags(caps)})"
-        )
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -241,15 +250,15 @@ def _times(each: Use, windows: int) -> Use:
     )
 
 
-def before(scenarios: Sequence[Scenario], caps: Caps) -> Use:
-    """What comes before the first window."""
+def before(scenarios: Sequence[Scenario], caps: Caps, *, keys: int = 1) -> Use:
+    """The most that comes before the first window, with so many API keys."""
     words = max(each.load.passphrase_words for each in scenarios)
     plan = survey.plan(
         seed=0, words=load_words(), style="phrase", ids=itertools.count(), length=words
     )
     return each_use(
         60.0, 32.0, len(plan.requests) + audition.most(caps.requests)
-    ) + spending.meeting(1)
+    ) + spending.meeting(keys)
 
 
 def fits(caps: Caps, parts: Sequence[Use], *, reserve: float = _REPLAYS) -> bool:
@@ -261,6 +270,27 @@ def fits(caps: Caps, parts: Sequence[Use], *, reserve: float = _REPLAYS) -> bool
         and (caps.tokens is None or of.tokens <= room * caps.tokens)
         and (caps.cost_usd is None or spending.cost_usd(caps, of) <= room * caps.cost_usd)
     )
+
+
+def enough(caps: Caps, need: Callable[[Caps], Use], *, reserve: float = _REPLAYS) -> Caps:
+    """The caps that are there, raised until what is needed with such caps fits."""
+    while not fits(caps, [of := need(caps)], reserve=reserve):
+        room = 1 - reserve
+        cents = None if caps.cost_usd is None else round(100 * caps.cost_usd)
+        cost = _raised(cents, 100 * spending.cost_usd(caps, of) / room)
+        caps = replace(
+            caps,
+            requests=_raised(caps.requests, of.requests / room),
+            tokens=_raised(caps.tokens, of.tokens / room),
+            cost_usd=None if cost is None else cost / 100,
+        )
+    return caps
+
+
+def _raised(cap: int | None, need: float) -> int | None:
+    if cap is None or need < cap - _NEAR:
+        return cap
+    return max(cap + 1, math.ceil(need - _NEAR))
 
 
 def _minutes(requests: int, pace: Pace | None) -> str:
@@ -279,10 +309,11 @@ def rounded(number: float) -> int:
     return int(float(f"{number:.2g}"))
 
 
-def _flags(caps: Caps) -> str:
+def flags(caps: Caps) -> str:
+    """The caps as they are asked for on the command line."""
     given = {
         "--max-requests": caps.requests,
         "--max-tokens-total": caps.tokens,
         "--max-cost": caps.cost_usd,
     }
-    return ", ".join(f"{flag} {value:,}" for flag, value in given.items() if value is not None)
+    return ", ".join(f"{flag} {value}" for flag, value in given.items() if value is not None)

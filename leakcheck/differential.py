@@ -34,6 +34,7 @@ of `planning` at the echo that it assumes (a test keeps them so). The first is t
 largest company that takes no more than 3,500 requests for that; smaller ones only where a cap asks
 for it.
 """
+_ASSUMED = "with echoes as they are assumed, before anything is measured"
 _RECIPIENTS = 4
 _DECIDES = ("gate.detect", "traffic.", "load.")
 """Values that change how many windows it takes begin so."""
@@ -96,11 +97,11 @@ class Budget:
             yield f"no number of windows can {aim}"
         elif self.windows < self.needed:
             yield (
-                f"to {aim} takes about {many(self.needed, 'window')}, so without a leak this will "
-                "most likely be inconclusive"
+                f"to {aim} takes about {many(self.needed, 'window')} {_ASSUMED}, so without a leak "
+                "this will most likely be inconclusive"
             )
         else:
-            yield f"enough to {aim} (--detect asks for another share)"
+            yield f"enough to {aim} {_ASSUMED} (--detect asks for another share)"
 
     def overrides(self) -> dict[str, Any]:
         """What to put in place of the scenario's own values."""
@@ -111,9 +112,10 @@ class Budget:
         }
 
 
-def budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
+def budget(asked: Mapping[str, Any], caps: Caps, *, keys: int = 1) -> Budget:
     """The windows asked for, else those that it takes, in the largest company that the caps allow;
-    where they allow none with so many, as many as fit in the smallest.
+    where they allow none with so many, as many as fit in the smallest. The target is met with each
+    of `keys`.
 
     Replays come out of what a cap of requests leaves. Raises UsageError where not one window fits,
     and for values that the scenario cannot have.
@@ -121,19 +123,24 @@ def budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
     asked = {"gate.detect": DETECT, **asked}
     sizes = (asked["load.requests"],) if "load.requests" in asked else tuple(WINDOWS)
     _require_companions(asked)
-    every = [_budget({**asked, "load.requests": size}, caps) for size in sizes]
+    every = [_budget({**asked, "load.requests": size}, caps, keys) for size in sizes]
     for found in every:
         if _fits(found):
             return found
     smallest = {**asked, "load.requests": sizes[-1]}
-    one, two = (_budget({**smallest, "load.windows": n}, caps) for n in (1, 2))
+    one, two = (_budget({**smallest, "load.windows": n}, caps, keys) for n in (1, 2))
     if not _fits(one):
-        raise UsageError(_too_small(one))
+        would = allotment.enough(
+            caps,
+            lambda raised: _budget({**smallest, "load.windows": 1}, raised, keys).use,
+            reserve=0.0,
+        )
+        raise UsageError(f"{_too_small(one)}; enough is {allotment.flags(would)}")
     windows = every[-1].windows
     if caps.requests is not None:
         room = (caps.requests - one.planned) // (two.planned - one.planned)
         windows = min(windows, 1 + room)
-    return _budget({**smallest, "load.windows": windows}, caps)
+    return _budget({**smallest, "load.windows": windows}, caps, keys)
 
 
 def _fits(of: Budget) -> bool:
@@ -168,7 +175,7 @@ def _require_companions(asked: Mapping[str, Any]) -> None:
         )
 
 
-def _budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
+def _budget(asked: Mapping[str, Any], caps: Caps, keys: int) -> Budget:
     needed = _needed(asked)
     windows = int(asked.get("load.windows", needed or next(iter(WINDOWS.values()))))
     read = scenario.read(scenario.find(NAME), {**asked, "load.windows": windows})
@@ -179,7 +186,7 @@ def _budget(asked: Mapping[str, Any], caps: Caps) -> Budget:
         windows=windows,
         needed=needed,
         per_phase=read.load.requests,
-        use=allotment.before([read], caps) + use,
+        use=allotment.before([read], caps, keys=keys) + use,
         replays=confirm.most(per_phase=read.load.requests, per_window=per_window) + liveness.PROBES,
         detect=read.gate.detect,
         caps=caps,
@@ -239,10 +246,13 @@ _SAID = ("the bound is too high", "too few windows")
 
 def _takes(of: Scenario, judged: Verdict) -> str:
     """The windows that it takes, by what was measured; by the plan where that is too little."""
-    needed = judged.windows_needed
+    needed, how = judged.windows_needed, "with echoes as in this run"
     if needed is None:
         needed = _needed({"load.requests": of.load.requests, "gate.detect": of.gate.detect})
-    return "" if needed is None else f", which takes about {many(needed, 'window')} (--windows)"
+        how = "with echoes as they are assumed of any target"
+    return (
+        "" if needed is None else f", which takes about {many(needed, 'window')} {how} (--windows)"
+    )
 
 
 def answer(report: Report, folder: Path) -> tuple[str, ...]:
@@ -256,7 +266,7 @@ def answer(report: Report, folder: Path) -> tuple[str, ...]:
     return tuple(
         f"{name + ':':14}{text[0].upper()}{text[1:]}."
         for name, text in (
-            ("grade", notes[0].removeprefix("grade ").replace("no grade: ", "none: ", 1)),
+            ("grade", notes[0].removeprefix("grade ").replace("no grade: ", "not yet: ", 1)),
             ("compared", _compared(part)),
             *((("weighed", notes[1]),) if len(notes) > 1 else ()),
             ("differences", _differ(part)),

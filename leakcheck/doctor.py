@@ -22,11 +22,11 @@ from leakcheck import (
     evidence,
     gauges,
     history,
-    manners,
     planning,
     runfolder,
     scenario,
     session,
+    spending,
     styles,
     survey,
 )
@@ -39,12 +39,14 @@ from leakcheck.outlook import Known, outlooks
 from leakcheck.passphrase import assert_separate, load_words
 from leakcheck.records import (
     Abilities,
-    Caps,
     Diagnosis,
+    Gate,
     Noise,
+    Part,
     Plan,
+    Rate,
+    RunEvent,
     Scenario,
-    Target,
     TargetFacts,
 )
 from leakcheck.session import Opened, Session, Setup, Watch
@@ -63,10 +65,8 @@ _FEW = {
 _SLOW_S = 1.0
 _SLOW_WINDOWS = 2
 """Of a target that takes longer for a request so far, so many windows are enough."""
-_SHORT = frozenset({"interrupted", "spent", "breaker", "told-to-wait", "target-lost"})
-"""What ends a measurement before its time; what was measured by then is told all the same."""
-_GUEST_PAUSE_S = 1.0
-"""Between two questions to somebody else's machine."""
+_ANSWERED = 0.5
+"""The share of the last requests that a target must have answered not to be called lost."""
 
 
 def examine(setup: Setup, watch: Watch, *, any_api: bool = False) -> Diagnosis:
@@ -78,23 +78,21 @@ def examine(setup: Setup, watch: Watch, *, any_api: bool = False) -> Diagnosis:
     began_s = time.monotonic()
     with session.opened(replace(setup, metrics=gauges.AUTO)) as opened:
         watch("reach", 0, 1)
-        opened, listed, asked = _reached(opened, any_api=any_api)  # noqa: PLW2901 - as it is to be spoken to
+        opened, listed = _reached(opened, any_api=any_api)  # noqa: PLW2901 - as it is to be spoken to
         with tempfile.TemporaryDirectory(prefix="leakcheck-doctor-") as root:
-            visit = _visit(setup, opened, listed, asked, Path(root))
+            visit = _visit(setup, opened, listed, Path(root))
             return _examined(visit, began_s, watch)
 
 
-def _reached(opened: Opened, *, any_api: bool) -> tuple[Opened, Any, int]:
-    """The target as it is to be spoken to, its list of models, and the requests so far."""
-    target, listed, asked = opened.target, None, 0
+def _reached(opened: Opened, *, any_api: bool) -> tuple[Opened, Any]:
+    """The target as it is to be spoken to, and its list of models as it came."""
+    target, listed = opened.target, None
     if target.backend == "openai":
-        target, listed, asked = address.reach(target)
+        target, listed = address.reach(target, opened.turns)
     if any_api:
-        target, _ = address.answering(target)
-    else:
-        target, _ = survey.meet(target)
-    asked += 3 + len(target.refuses)  # the models, one tiny request, and one with everything
-    return replace(opened, target=target), listed, asked
+        target, models = address.answering(target, opened.turns)
+        return replace(opened, target=target, models=models), listed
+    return session.met(replace(opened, target=target)), listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +102,13 @@ class _Visit:
     setup: Setup
     opened: Opened
     listed: Any
-    asked: int
     folder: Path
     first: Plan
     its: Scenario
     ids: Iterator[int]
 
-    @property
-    def caps(self) -> Caps:
-        """What is left of those asked for when the questions are taken off."""
-        caps = self.setup.caps
-        if caps.requests is None:
-            return caps
-        return replace(caps, requests=max(1, caps.requests - abilities.MOST))
 
-
-def _visit(setup: Setup, opened: Opened, listed: Any, asked: int, root: Path) -> _Visit:
+def _visit(setup: Setup, opened: Opened, listed: Any, root: Path) -> _Visit:
     its = scenario.read(scenario.find(_NOISE), _FEW)
     ids = itertools.count()
     first = survey.plan(
@@ -128,6 +117,7 @@ def _visit(setup: Setup, opened: Opened, listed: Any, asked: int, root: Path) ->
         style="phrase",
         ids=ids,
         length=its.load.passphrase_words,
+        hottest=opened.target.hottest,
     )
     folder = runfolder.create(root, "doctor", setup.seed)
     runfolder.write_provenance(folder, session.provenance(setup, opened, (its,)))
@@ -136,7 +126,6 @@ def _visit(setup: Setup, opened: Opened, listed: Any, asked: int, root: Path) ->
         setup=setup,
         opened=opened,
         listed=listed,
-        asked=asked,
         folder=folder,
         first=first,
         its=its,
@@ -147,57 +136,98 @@ def _visit(setup: Setup, opened: Opened, listed: Any, asked: int, root: Path) ->
 def _examined(visit: _Visit, began_s: float, watch: Watch) -> Diagnosis:
     folder, setup = visit.folder, visit.setup
     with session.started(
-        folder, visit.opened, [visit.its.load], watch, caps=visit.caps, pace=setup.pace
+        folder, visit.opened, [visit.its.load], watch, caps=setup.caps, pace=setup.pace
     ) as live:
-        facts = _surveyed(live, visit.first, address.names(visit.listed))
-        watch("abilities", 0, 1)
-        able = _able(setup, visit.opened.target, facts, visit.listed)
-        facts = _auditioned(live, visit, facts)
-        origin = runfolder.read_provenance(folder)
-        runfolder.write_provenance(folder, replace(origin, facts=facts))
-        _send_few(live, visit, facts)
+        found = _survey(live, visit)
+        for part in (_ask, _auditioned, _noised):
+            if found.ended is None:
+                found = part(live, visit, found)
     watch("outlook", 0, 1)
-    short = tuple(each.detail for each in runfolder.read_events(folder) if each.kind in _SHORT)
-    able = replace(able, notes=(*able.notes, *(f"not all was measured: {each}" for each in short)))
-    known = _known(history.read(folder), able, facts)
+    run = history.read(folder)
+    company = run.scenario(_NOISE) if _NOISE in run.scenarios() else None
+    known = _known(run, company, found)
     return Diagnosis(
-        abilities=able,
-        facts=facts,
+        abilities=found.able,
+        facts=found.facts,
         noise=known.noise,
-        echo=known.echo,
+        echo=None if company is None else _echo(company),
         outlooks=outlooks([scenario.read(path, {}) for path in scenario.shipped_files()], known),
-        requests=visit.asked + able.requests + len(runfolder.read_shards(folder).invocations),
+        requests=len(visit.opened.turns.sent_s) + len(runfolder.read_shards(folder).invocations),
         duration_s=time.monotonic() - began_s,
         requests_per_s=None if known.seen is None else known.seen.requests_per_s,
+        unmeasured=known.unmeasured,
+        ended=found.ended,
     )
 
 
-def _surveyed(live: Session, first: Plan, models: Sequence[str]) -> TargetFacts:
-    ended = live.send(survey.NAME, first.requests)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What is known so far, by the parts that came to their end, and what ended it, if anything."""
+
+    facts: TargetFacts
+    able: Abilities
+    measured: frozenset[Part] = frozenset()
+    ended: tuple[str, str] | None = None
+
+    def after(self, part: Part, ended: RunEvent | None) -> _Found:
+        """With this part measured, unless something ended it."""
+        if ended is not None:
+            return replace(self, ended=(ended.kind, ended.detail))
+        return replace(self, measured=self.measured | {part})
+
+
+def _survey(live: Session, visit: _Visit) -> _Found:
+    target = live.opened.target
+    ended = live.send(survey.NAME, visit.first.requests)
     if ended is not None and ended.kind == "target-lost":
         raise TargetError(ended.detail)
-    target = live.opened.target
     seen = runfolder.read_shards(live.folder).observations
-    found = survey.facts(first, seen, models=models, refuses=target.refuses)
+    models = live.opened.models or address.names(visit.listed)
+    facts = survey.facts(visit.first, seen, models=models, target=target)
     names = tuple(each.name for each in target.tenants)
-    return replace(found, continues=target.api == "completions", tenants=names)
-
-
-def _able(setup: Setup, target: Target, facts: TargetFacts, listed: Any) -> Abilities:
-    pause_s = _GUEST_PAUSE_S if manners.is_guest(target) else 0.0
-    if setup.pace is not None and setup.pace.requests is not None:
-        pause_s = setup.pace.per_s / setup.pace.requests
-    return abilities.ask(
-        target,
-        facts.models,
-        listed,
-        reports_cached_tokens=facts.reports_cached_tokens,
-        pause_s=pause_s,
+    facts = replace(facts, continues=target.api == "completions", tenants=names)
+    able = Abilities(
+        base_url=target.base_url,
+        backend=target.backend,
+        api=target.api,
+        model=target.model,
+        models=facts.models,
+        refuses=target.refuses,
     )
+    return _Found(facts=facts, able=able).after("survey", ended)
 
 
-def _auditioned(live: Session, visit: _Visit, facts: TargetFacts) -> TargetFacts:
-    """The facts with what styles and phrasings echo, and the best of them."""
+def _ask(live: Session, visit: _Visit, found: _Found) -> _Found:
+    live.watch("abilities", 0, 1)
+    opened, facts = visit.opened, found.facts
+    before, cap = len(opened.turns.sent_s), visit.setup.caps.requests
+    spent = 0 if live.governor is None else live.governor.purse.used.requests
+    able = abilities.ask(
+        opened.target,
+        facts.models,
+        visit.listed,
+        turns=opened.turns,
+        most=abilities.MOST if cap is None else max(0, min(abilities.MOST, cap - spent)),
+        reports_cached_tokens=facts.reports_cached_tokens,
+    )
+    sent_s = opened.turns.sent_s[before:]
+    if live.governor is not None and sent_s:
+        live.governor.remember(sent_s, spending.met(len(sent_s)))
+        session.note(live.folder, spending.MET, f"{len(sent_s)} requests asked for abilities")
+    ended, too_long_s = None, opened.turns.too_long_s
+    if too_long_s is not None:
+        detail = f"the target asks to be left alone for {too_long_s:g} s, which nobody waits for"
+        ended = session.note(live.folder, "told-to-wait", detail)
+    elif able.lost:
+        ended = session.note(
+            live.folder, "target-lost", "it answered nothing any more when it was asked what it can"
+        )
+    return replace(found, able=able).after("abilities", ended)
+
+
+def _auditioned(live: Session, visit: _Visit, found: _Found) -> _Found:
+    """With what styles and phrasings echo, and the best of them."""
+    facts = found.facts
     words = styles.lists(visit.opened.tokenizer(visit.setup.tokenizer), visit.setup.words)
     usual = visit.its.load.passphrase_words
     stage = audition.Stage(
@@ -208,30 +238,36 @@ def _auditioned(live: Session, visit: _Visit, facts: TargetFacts) -> TargetFacts
         most=audition.most(visit.setup.caps.requests),
         tenants=facts.tenants,
     )
-    if not stage.cells:
-        return facts
+    if not stage.cells:  # so small a budget is spent on what follows
+        return found
 
     def keep(plans: Sequence[Plan]) -> None:
         runfolder.write_plans(live.folder, [visit.first, *plans])
 
     heard, ended = audition.hold(live, stage, visit.ids, keep)
     if ended is None:
+        ended = _hardly_answered(live.folder, runfolder.read_plans(live.folder)[1:])
+    if ended is None:
         audition.keep(visit.opened.target, stage, heard)  # a run that follows need not ask again
     best = audition.best(heard)
     tokens = max(facts.tokens_per_phrase_word, styles.TOKENS_A_WORD[best.style])
     if best.style == "phrase":
         tokens = facts.tokens_per_phrase_word
-    return replace(
+    facts = replace(
         facts,
         style=best.style,
         phrasing=best.phrasing,
         echoes=heard,
         tokens_per_phrase_word=tokens,
     )
+    return replace(found, facts=facts).after("audition", ended)
 
 
-def _send_few(live: Session, visit: _Visit, facts: TargetFacts) -> None:
+def _noised(live: Session, visit: _Visit, found: _Found) -> _Found:
     """A few windows of the differential, with the passphrases that the target echoes best."""
+    facts = found.facts
+    origin = runfolder.read_provenance(live.folder)
+    runfolder.write_provenance(live.folder, replace(origin, facts=facts))
     before = runfolder.read_plans(live.folder)
     seen = runfolder.read_shards(live.folder).observations
     its, words, style = visit.its, visit.first.words, visit.first.style
@@ -247,34 +283,65 @@ def _send_few(live: Session, visit: _Visit, facts: TargetFacts) -> None:
     )
     assert_separate((*before, plan))
     runfolder.write_plans(live.folder, [*before, plan])
-    live.send(plan.scenario.name, plan.requests)
+    ended = live.send(plan.scenario.name, plan.requests)
+    if ended is None:
+        ended = _hardly_answered(live.folder, [plan])
+    return found.after("noise", ended)
+
+
+def _hardly_answered(folder: Path, plans: Sequence[Plan]) -> RunEvent | None:
+    """The end of a target that answers, if at all, with errors, which no runner takes for lost."""
+    names = {each.id for plan in plans for each in plan.requests}
+    seen = [o for o in runfolder.read_shards(folder).observations if o.request_id in names]
+    answered = {each.request_id for each in seen if each.outcome == "ok"}
+    if len(answered) > _ANSWERED * len(names):
+        return None
+    why = next((each.error for each in reversed(seen) if each.error), "no reason given")
+    detail = f"it answered {len(answered)} of the last {len(names)} requests: {why}"
+    return session.note(folder, "target-lost", detail)
 
 
 # --- what came of it -----------------------------------------------------------------------------
 
 
-def _known(run: History, able: Abilities, facts: TargetFacts) -> Known:
-    part = run.scenario(_NOISE)
-    its = part.plans[0].scenario
-    measured = planning.measured(run)
-    seen = measured.get(_NOISE)
-    echo = None if seen is None else seen.echo
-    if facts.echoes and (echo is None or not echo.trials):
-        best = audition.best(facts.echoes)
+def _known(run: History, company: History | None, found: _Found) -> Known:
+    """`company` are the few windows of the differential, if it came to them."""
+    parts: tuple[Part, ...] = ("survey", "abilities", "audition", "noise")
+    others = None if company is None else planning.elsewhere(planning.measured(run))
+    echo = None if company is None else _echo(company)
+    if echo is None and any(each.asked for each in found.facts.echoes):
+        best = audition.best(found.facts.echoes)
         echo = evidence.rate(best.echoed, best.asked)
-    others = planning.elsewhere(measured)
-    if others is not None:
-        others = replace(others, requests_per_s=_together_per_s(part))
-    again = run.scenario(survey.NAME).observations["cached_tokens"]
+    if others is not None and company is not None:
+        rate = others.echo if echo is None else echo
+        others = replace(others, echo=rate, requests_per_s=_together_per_s(company))
     return Known(
-        abilities=able,
-        facts=facts,
-        noise=noise(_mixed.trials(part)),
+        abilities=found.able,
+        facts=found.facts,
+        noise=None if company is None else noise(_mixed.trials(company)),
         echo=echo,
-        cache_hits=bool((again.fillna(0) > 0).any()),
-        exposures=exposure.measure(part, its.gate),
+        cache_hits=_cache_hits(run.scenario(survey.NAME)),
+        exposures=() if company is None else exposure.measure(company, _gate(company)),
         seen=others,
+        unmeasured=tuple(each for each in parts if each not in found.measured),
     )
+
+
+def _cache_hits(surveyed: History) -> bool | None:
+    """Whether a prompt that was sent again was reported as cached; None where none was answered."""
+    sent, seen = surveyed.requests, surveyed.observations
+    again = seen["request_id"].isin(sent.loc[sent["twin"].notna(), "id"])
+    cached = seen.loc[again & (seen["outcome"] == "ok"), "cached_tokens"]
+    return bool((cached.fillna(0) > 0).any()) if len(cached) else None
+
+
+def _gate(part: History) -> Gate:
+    return part.plans[0].scenario.gate
+
+
+def _echo(company: History) -> Rate | None:
+    rate = planning.measured(company)[_NOISE].echo
+    return rate if rate.trials else None
 
 
 def _together_per_s(part: History) -> float | None:

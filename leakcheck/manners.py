@@ -75,10 +75,13 @@ def require_permission(
     for place in elsewhere(target, *pages):
         host = place.rpartition(":")[0]
         if place not in listed and host not in listed:
+            ports = sorted(each for each in listed if each.rpartition(":")[0] == host)
+            named = place if ports else host
+            other = f" ({FILE.name} allows {', '.join(ports)})" if ports else ""
             raise UsageError(
-                f"{host} is not this machine: if you are allowed to send test traffic there, say "
-                f'so with {FLAG}, or put {_KEY} = ["{host}"] into {FILE.name} in the working '
-                "directory"
+                f"{named} is not this machine{other}: if you are allowed to send test traffic "
+                f'there, say so with {FLAG}, or put {_KEY} = ["{named}"] into {FILE.name} in the '
+                "working directory"
             )
 
 
@@ -157,7 +160,7 @@ def pace_of(target: Target, pace: Pace) -> Pace | None:
             max_errors=pace.max_errors or DEFAULT_PACE.max_errors,
             max_wait_s=pace.max_wait_s,
         )
-    return None if pace == Pace(max_wait_s=pace.max_wait_s) else pace
+    return None if pace == Pace() else pace
 
 
 def sentence(pace: Pace) -> str:

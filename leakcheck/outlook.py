@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakcheck import planning, scenario
 from leakcheck.analyzer.exposure import PIECES
@@ -18,30 +18,36 @@ from leakcheck.records import (
     Exposure,
     Noise,
     Outlook,
+    Part,
     Rate,
     Request,
     Scenario,
     TargetFacts,
 )
+from leakcheck.report.diagnosis import PARTS
 
 _PLANNED = 4
 """Windows of a scenario that are planned to see how long its prompts are."""
+_MUTE = 10
+"""Owners that were answered, and none with its own passphrase: the target does not repeat them."""
 _PARAMETERS = ("seed", "stop", "logit_bias")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """What was found out: `echo` in the best way to ask; `cache_hits`, whether any prompt that was
-    sent twice was reported as cached; `exposures` of the little traffic that was measured.
+    sent twice was reported as cached (None: none of these was answered); `exposures` of the little
+    traffic that was measured; and what was not measured.
     """
 
     abilities: Abilities
     facts: TargetFacts
     noise: Noise | None
     echo: Rate | None
-    cache_hits: bool
+    cache_hits: bool | None
     exposures: tuple[Exposure, ...]
     seen: planning.Seen | None
+    unmeasured: tuple[Part, ...] = ()
 
 
 def outlooks(scenarios: Sequence[Scenario], known: Known) -> tuple[Outlook, ...]:
@@ -50,13 +56,12 @@ def outlooks(scenarios: Sequence[Scenario], known: Known) -> tuple[Outlook, ...]
 
 
 def _outlook(of: Scenario, known: Known) -> Outlook:
-    reasons = tuple(_reasons(of, known))
-    needs = planning.bill(of, planning.Terms(), seen=known.seen, facts=known.facts).needs
-    need = needs[-1]
+    reasons, unsure = tuple(_reasons(of, known)), tuple(_open(of, known))
+    need = _need(of, known)
     return Outlook(
         scenario=of.name,
-        can=None if not reasons and _open(of, known) else not reasons,
-        reasons=reasons or tuple(_open(of, known)),
+        can=None if not reasons and unsure else not reasons,
+        reasons=reasons or unsure,
         remarks=tuple(_remarks(of, known)),
         detect=of.gate.detect,
         windows=need.windows,
@@ -65,14 +70,29 @@ def _outlook(of: Scenario, known: Known) -> Outlook:
     )
 
 
+def _need(of: Scenario, known: Known) -> planning.Need:
+    """What it takes at the lower bound of the echo rate; where no number of windows is enough then,
+    at the rate that was seen.
+    """
+    seen = known.seen
+    need = planning.bill(of, planning.Terms(), seen=seen, facts=known.facts).needs[-1]
+    if need.windows is None and seen is not None and seen.echo.value is not None:
+        likely = replace(seen, echo=replace(seen.echo, lower=seen.echo.value))
+        need = planning.bill(of, planning.Terms(), seen=likely, facts=known.facts).needs[-1]
+    return need
+
+
 def _reasons(of: Scenario, known: Known) -> Iterator[str]:
     """What its verdict takes and is known to be missing."""
     gate, facts = of.gate, known.facts
+    surveyed = "survey" not in known.unmeasured and known.cache_hits is not None
     if known.echo is not None and known.echo.upper < gate.min_echo:
         yield f"owners repeat their own passphrase too seldom: {_counted(known.echo)}"
-    if gate.min_cache_hits > 0 and not facts.reports_cached_tokens:
+    elif known.echo is not None and not known.echo.events and known.echo.trials >= _MUTE:
+        yield f"no owner repeats its own passphrase ({_counted(known.echo)}): no leak would show"
+    if gate.min_cache_hits > 0 and surveyed and not facts.reports_cached_tokens:
         yield "it does not report cached tokens, so that no cache hit can be shown"
-    elif gate.min_cache_hits > 0 and not known.cache_hits:
+    elif gate.min_cache_hits > 0 and surveyed and not known.cache_hits:
         yield "it never reported a cache hit, not even for a prompt sent twice"
     if gate.min_overlap > 0:
         for name in ("running", "generating"):
@@ -85,20 +105,34 @@ def _reasons(of: Scenario, known: Known) -> Iterator[str]:
     yield from _too_long(of, known)
 
 
-def _open(of: Scenario, known: Known) -> list[str]:
-    """What only a run can tell."""
-    echo = known.echo
+def _open(of: Scenario, known: Known) -> Iterator[str]:
+    """What only a run can tell, or was not measured."""
+    if of.gate.min_cache_hits > 0 and known.cache_hits is None:
+        yield "whether a prompt that is sent twice is found in its cache was not measured"
+    for part in known.unmeasured:
+        if _matters(part, of):
+            yield f"not measured: {PARTS[part]}"
+    echo, least = known.echo, of.gate.min_echo
     if echo is None or not echo.trials:
-        return ["how often owners repeat their passphrase was not measured"]
-    if echo.value is not None and echo.value < of.gate.min_echo <= echo.upper:
-        return [f"owners hardly repeat their own passphrase often enough: {_counted(echo)}"]
-    return []
+        if "audition" not in known.unmeasured:
+            yield "how often owners repeat their passphrase was not measured"
+    elif echo.lower < least <= echo.upper:
+        yield (
+            f"owners may repeat their own passphrase too seldom: {_counted(echo)}, so at least "
+            f"{100 * echo.lower:.0f} %, and a run has to show {100 * least:g} %"
+        )
+
+
+def _matters(part: Part, of: Scenario) -> bool:
+    return part != "noise" or of.gate.min_overlap > 0 or _checks(of, "divergence")
 
 
 def _remarks(of: Scenario, known: Known) -> Iterator[str]:
     """What makes its verdict weaker, or means something else on this target."""
     abilities, shape = known.abilities, of.traffic.name
-    if shape == "abort_storm" and (abilities.pieces or 0) < PIECES:
+    if shape == "abort_storm" and abilities.pieces is None:
+        yield "not measured: whether answers come in pieces, so that clients hang up within them"
+    elif shape == "abort_storm" and (abilities.pieces or 0) < PIECES:
         yield "answers do not come in pieces: clients hang up by the clock only"
     if _checks(of, "contract"):
         missing = [name for name, follows in _parameters(known) if not follows]

@@ -26,7 +26,7 @@ LAYERS = [
         "spending",
         "manners",
     },
-    {"history"},
+    {"history", "troubles"},
     {"backends", "traffic", "checks"},
     {
         "scenario",

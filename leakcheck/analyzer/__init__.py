@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from leakcheck import troubles
 from leakcheck.analyzer import (
     ahead,
     boundaries,
@@ -17,6 +18,7 @@ from leakcheck.analyzer import (
     verdict,
 )
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
+from leakcheck.checks import metadata
 from leakcheck.history import History
 from leakcheck.records import (
     EXIT_CODES,
@@ -64,6 +66,7 @@ def analyze(history: History) -> Report:
         + tuple(RunEvent(kind="torn-line", at_ns=0, detail=line) for line in history.torn),
         leaks_by_pair=_pairs(history),
         e_value=run_e,
+        troubles=troubles.table(history),
     )
 
 
@@ -145,6 +148,13 @@ def _notes(history: History) -> list[str]:
     again = len(seen) - seen["request_id"].nunique()
     if again:
         notes.append(f"{again} attempts were repetitions of a refused or failed one")
+    if impossible := int(seen["impossible"].sum()):
+        notes.append(
+            f"{impossible} of {len(seen)} attempts came with impossible usage (a count below 0, or "
+            "more tokens cached than the prompt has): what it says of the cache is no evidence"
+        )
+    if shared := metadata.shared_ids(history):
+        notes.append(shared)
     return notes
 
 

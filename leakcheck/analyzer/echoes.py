@@ -128,13 +128,15 @@ def _prompt(request: Request) -> str:
         note = None if request.note is None else request.note.text
         withheld = 0 if request.withheld is None else len(request.withheld.words)
         added = tuple(wording.endings(request.ticket.text, own, withheld, note))
-    sent = []
-    for message in request.messages:
-        if message.role == "assistant":  # the beginning of the answer, or one given before
-            break
-        text = message.content
-        sent.append(text.removesuffix(next((end for end in added if text.endswith(end)), "")))
-    return "\n\n".join(sent)
+    messages = request.messages
+    if messages[-1].role == "assistant":  # the beginning of the answer
+        messages = messages[:-1]
+    elif messages[-1].content == wording.AGAIN:  # the answer was given before
+        messages = messages[:-2]
+    texts = (message.content for message in messages if message.role != "assistant")
+    return "\n\n".join(
+        text.removesuffix(next((end for end in added if text.endswith(end)), "")) for text in texts
+    )
 
 
 def _around(request: Request) -> tuple[str, str]:

@@ -318,7 +318,7 @@ def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposur
             minimum=gate.min_cache_hits,
             enough=False,
             text=(
-                "the target does not report cached tokens, so that cache hits cannot be shown; "
+                f"{_untold(answers)}, so that cache hits cannot be shown; "
                 "--set gate.min_cache_hits=0 does without"
             ),
         )
@@ -352,3 +352,11 @@ def _cache_hits(history: History, requests: pd.DataFrame, gate: Gate) -> Exposur
         gate.min_cache_hits,
         f"requests planned to share at least {least} tokens with an earlier one had {what} cached",
     )
+
+
+def _untold(answers: pd.DataFrame) -> str:
+    """Why no answer says how much of its prompt was cached."""
+    impossible = int(answers["impossible"].sum())
+    if impossible:
+        return f"the usage of {impossible} of {len(answers)} answers is impossible"
+    return "the target does not report cached tokens"

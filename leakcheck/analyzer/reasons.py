@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck import evidence
+from leakcheck import evidence, troubles
 from leakcheck.analyzer import ahead, exposure
 from leakcheck.analyzer.case import CACHE_HIT, UNNAMED, Case, is_open, is_proof, strong_tiers
 from leakcheck.analyzer.confirm import confirmations
@@ -18,6 +18,8 @@ AT_A_LEAK = ("leak", "evidence")
 """What ended the windows of a scenario, where that was its leak."""
 NEARLY_NOTHING = 0.05
 """A target that answers less than this share of what was sent has not been tested at all."""
+STARVED = 0.1
+"""The share of requests without an answer that explains why a scenario stays open."""
 NO_BOUND = 0.9995
 """A bound of as good as 100 % excludes nothing."""
 OPEN_BY_CHANCE = "1 %"
@@ -191,6 +193,15 @@ def broken(history: History) -> tuple[Status, str] | None:
         f"the target {verb}: {answered} of {wanted} requests were answered; "
         f"most often ({times} times): {_short(str(error))}"
     )
+
+
+def starved(history: History) -> list[str]:
+    """What went wrong with attempts, where that left a good part of what was sent unanswered."""
+    requests = history.requests[history.requests["replays"].isna()]
+    sent = requests[~requests["outcome"].isin(["unsent", "aborted", "rejected"])]
+    if not len(sent) or (sent["outcome"] != "ok").mean() < STARVED:
+        return []
+    return [troubles.sentence(troubles.table(history))]
 
 
 def unfinished(history: History) -> list[str]:

@@ -29,7 +29,8 @@ def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
     ended_first = reasons.open_end(case.history.events) in reasons.SPENT
     missing += [*end, *lacks] if ended_first else [*lacks, *end]
     if missing:
-        return "inconclusive", tuple(missing)
+        starved = reasons.starved(case.history) if lacks else []
+        return "inconclusive", (*missing[:1], *starved, *missing[1:])
     return "clean", (reasons.clean(case),)
 
 

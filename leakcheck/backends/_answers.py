@@ -6,20 +6,11 @@ missing is None; only a reply that cannot be an answer at all raises Broken.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import orjson
-
-from leakcheck.backends import Broken
-from leakcheck.backends._http import error_text
-from leakcheck.records import Chunk, TokenLogprob, Usage
-from leakcheck.redact import one_line
-
-_LARGEST_COUNT = 2**53
-PROMPT = "prompt"
-"""The field of the prompt's own tokens, which come with `prompt_logprobs`."""
+from leakcheck.backends import _json as json
+from leakcheck.records import PROMPT, Chunk, TokenLogprob, Usage
 
 
 class Answer:
@@ -47,12 +38,7 @@ class Answer:
         if raw.strip() == b"[DONE]":
             self.done = True
             return
-        document = yield from decoded(raw)
-        if document.get("error"):
-            text = error_text(document)
-            yield Chunk(text=text, field="error")
-            raise Broken(f"the target reported an error: {one_line(text)}")
-        yield from self._chunks(document)
+        yield from json.read(raw, self._chunks)
 
     def _chunks(self, document: dict[str, Any]) -> Iterator[Chunk]:
         target_id = text_of(document.get("id")) or None
@@ -64,7 +50,7 @@ class Answer:
         for place, choice in enumerate(choices if isinstance(choices, list) else ()):
             if not isinstance(choice, dict):
                 continue
-            index = _count(choice.get("index"))
+            index = json.count(choice.get("index"))
             for chunk in self._choice(choice, place if index is None else index, target_id):
                 target_id = None
                 yield chunk
@@ -98,20 +84,6 @@ class Answer:
             )
 
 
-def decoded(raw: bytes) -> Generator[Chunk, None, dict[str, Any]]:
-    """The JSON object of a reply; of what is none the text as a chunk, and then Broken."""
-    text = raw.decode("utf-8", "replace")
-    try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        yield Chunk(text=text, field="error")
-        raise Broken(f"the target sent invalid JSON: {one_line(text, limit=80)!r}") from None
-    if not isinstance(document, dict):
-        yield Chunk(text=_shown(document), field="error")
-        raise Broken(f"the target sent JSON that is no answer: {_shown(document)[:80]}")
-    return document
-
-
 def _texts(choice: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The texts of one choice with their fields, in the order a model produces them."""
     message = choice.get("delta") or choice.get("message")
@@ -141,37 +113,23 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _shown(value: object) -> str:
-    return orjson.dumps(value).decode()
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < _LARGEST_COUNT else None
-
-
 def usage_of(value: object) -> Usage | None:
     """What was used, by all the names there are: OpenAI's of chat and of responses, Anthropic's,
     DeepSeek's and Moonshot's. None where nothing is told.
     """
     if not isinstance(value, dict):
         return None
-    usage = Usage(
-        prompt_tokens=_first(value, "prompt_tokens", "input_tokens"),
-        completion_tokens=_first(value, "completion_tokens", "output_tokens"),
-        cached_tokens=_cached(value),
+    return json.usage(
+        _first(value, "prompt_tokens", "input_tokens"),
+        _first(value, "completion_tokens", "output_tokens"),
+        _cached(value),
     )
-    return None if usage == Usage() else usage
 
 
 def _cached(usage: dict[str, Any]) -> int | None:
     for name in ("prompt_tokens_details", "input_tokens_details"):
         details = usage.get(name)
-        if (
-            isinstance(details, dict)
-            and (cached := _count(details.get("cached_tokens"))) is not None
-        ):
+        if isinstance(details, dict) and (cached := _first(details, "cached_tokens")) is not None:
             return cached
     return _first(usage, "prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
 
@@ -180,92 +138,44 @@ def _timed(value: object) -> Usage | None:
     """llama.cpp's own figures: `prompt_n` tokens were computed, `cache_n` more were cached."""
     if not isinstance(value, dict):
         return None
-    computed, cached = _count(value.get("prompt_n")), _count(value.get("cache_n"))
+    computed, cached = json.count(value.get("prompt_n")), json.count(value.get("cache_n"))
     if computed is None:
         return None
-    return Usage(
-        prompt_tokens=computed + (cached or 0),
-        completion_tokens=_count(value.get("predicted_n")),
-        cached_tokens=cached,
-    )
+    return json.usage(computed + (cached or 0), value.get("predicted_n"), cached)
 
 
 def _first(of: dict[str, Any], *names: str) -> int | None:
-    counts = (_count(of.get(name)) for name in names)
-    return next((count for count in counts if count is not None), None)
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    """The first count of these names; a number below 0 where there is none."""
+    given = [of.get(name) for name in names]
+    counts = [count for each in given if (count := json.count(each)) is not None]
+    return next(iter([*counts, *filter(json.is_negative, given)]), None)
 
 
 def _logprobs(value: object) -> tuple[TokenLogprob, ...]:
-    """Both shapes: chat (`content`: a list of objects) and completions (parallel lists).
-
-    Empty as soon as one token has no finite number: a hole would shift all that follow.
-    """
+    """Both shapes: chat (`content`: a list of objects) and completions (parallel lists)."""
     if not isinstance(value, dict):
         return ()
     if isinstance(content := value.get("content"), list):
-        return chat_logprobs(content)
-    if isinstance(tokens := value.get("tokens"), list):
-        numbers, tops = value.get("token_logprobs"), value.get("top_logprobs")
-        numbers = numbers if isinstance(numbers, list) else []
-        tops = tops if isinstance(tops, list) else []
-        tops = [*tops, *[None] * (len(tokens) - len(tops))]
-        found = [
-            _token_logprob(token, number, top.items() if isinstance(top, dict) else ())
+        return json.logprobs(content)
+    tokens, numbers, tops = (
+        json.array(value.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs")
+    )
+    tops = [*tops, *[None] * (len(tokens) - len(tops))]
+    return json.logprobs(
+        [
+            {"token": token, "logprob": number, "top_logprobs": _pairs(top)}
             for token, number, top in zip(tokens, numbers, tops, strict=False)
         ]
-        return _whole(found)
-    return ()
+    )
 
 
-def chat_logprobs(value: object) -> tuple[TokenLogprob, ...]:
-    """Those of chats and responses, a list of objects; empty as soon as one has no number."""
-    return _whole([_chat_logprob(item) for item in value]) if isinstance(value, list) else ()
-
-
-def _whole(found: list[TokenLogprob | None]) -> tuple[TokenLogprob, ...]:
-    whole = tuple(item for item in found if item is not None)
-    return whole if len(whole) == len(found) else ()
+def _pairs(top: object) -> list[dict[str, Any]]:
+    return [{"token": word, "logprob": number} for word, number in json.table(top).items()]
 
 
 def _prompt(value: object) -> str:
     """The prompt's tokens as vLLM gives them: a list of {token id: {decoded_token, rank}}, of which
     the first is that of the prompt.
     """
-    texts = []
-    for each in value if isinstance(value, list) else ():
-        first = next(iter(each.values()), None) if isinstance(each, dict) else None
-        if isinstance(first, dict):
-            texts.append(text_of(first.get("decoded_token")))
-    return "".join(texts)
-
-
-def _chat_logprob(item: object) -> TokenLogprob | None:
-    if not isinstance(item, dict):
-        return None
-    tops = item.get("top_logprobs")
-    pairs = [
-        (top.get("token"), top.get("logprob"))
-        for top in (tops if isinstance(tops, list) else ())
-        if isinstance(top, dict)
-    ]
-    return _token_logprob(item.get("token"), item.get("logprob"), pairs)
-
-
-def _token_logprob(token: object, number: object, pairs: Any) -> TokenLogprob | None:
-    logprob = _number(number)
-    if not isinstance(token, str) or logprob is None:
-        return None
-    top = (
-        (text, value)
-        for text, raw in pairs
-        if isinstance(text, str) and (value := _number(raw)) is not None
-    )
-    return TokenLogprob(
-        token=token, logprob=logprob, top=tuple(sorted(top, key=lambda pair: -pair[1]))
-    )
+    firsts = (next(iter(json.table(each).values()), None) for each in json.array(value))
+    return "".join(json.text(json.table(first).get("decoded_token")) for first in firsts)

@@ -6,7 +6,7 @@ Only a document that cannot be part of an answer at all raises Broken, after its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -27,6 +27,14 @@ def read(
     """`chunks` of the object that `raw` is. What is no object, and one that says `error`, becomes a
     chunk of field `error`, and then Broken, or the Refused that `refusal` makes of it.
     """
+    document = yield from decoded(raw)
+    if document.get("error"):
+        yield from failed(document, refusal(document))
+    yield from chunks(document)
+
+
+def decoded(raw: bytes) -> Generator[Chunk, None, dict[str, Any]]:
+    """The object that `raw` is; of what is none the text as a chunk of field `error`, Broken."""
     text = raw.decode("utf-8", "replace")
     try:
         document = orjson.loads(text)
@@ -36,13 +44,14 @@ def read(
     if not isinstance(document, dict):
         yield Chunk(text=text, field="error")
         raise Broken(f"the target sent JSON that is no answer: {one_line(text, limit=80)}")
-    if document.get("error"):
-        words = error_text(document)
-        yield Chunk(text=words, field="error")
-        if (refused := refusal(document)) is not None:
-            raise refused
-        raise Broken(f"the target reported an error: {one_line(words)}")
-    yield from chunks(document)
+    return document
+
+
+def failed(document: dict[str, Any], refused: Refused | None = None) -> Iterator[Chunk]:
+    """What an object that reports an error says, then Broken, or what is given in its place."""
+    words = error_text(document)
+    yield Chunk(text=words, field="error")
+    raise refused or Broken(f"the target reported an error: {one_line(words)}")
 
 
 def table(value: object) -> dict[str, Any]:
@@ -74,6 +83,11 @@ def count(value: object) -> int | None:
     return value if 0 <= value < _LARGEST_COUNT else None
 
 
+def is_negative(value: object) -> bool:
+    """Whether it stands where a count should and is below 0."""
+    return isinstance(value, int) and value < 0
+
+
 def number(value: object) -> float | None:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -82,11 +96,12 @@ def number(value: object) -> float | None:
 
 
 def usage(prompt: object, completion: object, cached: object = None) -> Usage | None:
-    """What was used; None where nothing of it is a count."""
+    """What was used; None where nothing of it is a number of things."""
     found = Usage(
         prompt_tokens=count(prompt),
         completion_tokens=count(completion),
         cached_tokens=count(cached),
+        negative=any(map(is_negative, (prompt, completion, cached))),
     )
     return None if found == Usage() else found
 

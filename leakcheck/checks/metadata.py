@@ -8,6 +8,7 @@ who sent what, so one such answer is proof. It is a leak where the target promis
 apart; many servers have no such parameter, and share prefixes by design.
 
 Two answers with one id (`duplicate-id`) are a note: whoever keeps answers by their ids mixes them.
+`shared_ids` counts them for any scenario.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from leakcheck.checks import excerpt, who
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding, Request
+from leakcheck.redact import one_line
 
 CHECK = "metadata"
 TITLE = "Cached tokens of requests with a salt"
@@ -79,6 +81,23 @@ def check(history: History, *, separates: bool | None = None) -> CheckResult:
     )
 
 
+def shared_ids(history: History) -> str | None:
+    """How many answers came with an id that the answer to another request has too; None where all
+    ids differ. No leak by itself.
+    """
+    found = _carriers(history)
+    shared = {name: its for name, its in found.items() if len(its) > 1}
+    if not shared:
+        return None
+    most = max(shared, key=lambda name: len(shared[name]))
+    return (
+        f"{sum(map(len, shared.values()))} of {sum(map(len, found.values()))} answers with an id "
+        f"share it with the answer to another request ({one_line(most, limit=80)} came with "
+        f"{len(shared[most])}): no leak by itself, but whoever keeps answers by their ids mixes "
+        "them"
+    )
+
+
 def _sent(history: History) -> list[_Sent]:
     seen = history.observations.groupby("request_id").agg({"start_ns": "min", "end_ns": "max"})
     rows: list[Any] = list(seen.itertuples())
@@ -99,6 +118,8 @@ def _sent(history: History) -> list[_Sent]:
 def _cached(history: History, request_id: str) -> int | None:
     answer = history.answer(request_id)
     if answer is None or answer.outcome != "ok" or answer.usage is None:
+        return None
+    if answer.usage.impossible:
         return None
     if answer.attempt > 1:  # what an attempt before it left in the cache is its own
         return None
@@ -201,12 +222,7 @@ def _foreign(history: History, hit: _Hit, *, separates: bool) -> Finding:
 
 def _duplicates(history: History) -> Iterator[Finding]:
     """One finding for each id that came with the answers to several requests."""
-    carriers: dict[str, list[str]] = {}
-    for name in history.requests["id"]:
-        answer = history.answer(name)
-        if answer is not None and answer.outcome == "ok" and answer.target_id:
-            carriers.setdefault(answer.target_id, []).append(name)
-    for target_id, names in carriers.items():
+    for target_id, names in _carriers(history).items():
         if len(names) == 1:
             continue
         first, second = history.by_id(names[0]), history.by_id(names[1])
@@ -227,3 +243,13 @@ def _duplicates(history: History) -> Iterator[Finding]:
             ),
             evidence={"target_id": target_id, "answers": len(names)},
         )
+
+
+def _carriers(history: History) -> dict[str, list[str]]:
+    """The ids that whole answers came with, and the requests that these answered."""
+    found: dict[str, list[str]] = {}
+    for name in history.requests["id"]:
+        answer = history.answer(name)
+        if answer is not None and answer.outcome == "ok" and answer.target_id:
+            found.setdefault(answer.target_id, []).append(name)
+    return found

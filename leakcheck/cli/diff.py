@@ -23,7 +23,8 @@ def diff(arguments: argparse.Namespace) -> int:
 
     chosen = asked.overrides(arguments)
     setup = asked.setup(arguments, arguments.out)
-    budget = differential.budget(chosen, setup.caps)
+    keys = 1 if setup.target is None else max(1, len(setup.target.tenants))
+    budget = differential.budget(chosen, setup.caps, keys=keys)
     options = experiment.Options(
         scenarios=(scenario.find(differential.NAME),),
         overrides={**chosen, **budget.overrides()},
@@ -44,7 +45,7 @@ def _screen(result: Report, folder: Path, caps: Caps, width: int) -> str:
     """The verdict, then findings, then a short line each of what it rests on."""
     import textwrap  # noqa: PLC0415 - only a screen needs it
 
-    from leakcheck import differential, spending  # noqa: PLC0415 - heavy
+    from leakcheck import differential, spending, troubles  # noqa: PLC0415 - heavy
     from leakcheck.report import terminal  # noqa: PLC0415 - heavy
     from leakcheck.report.untrusted import visible  # noqa: PLC0415 - heavy
 
@@ -54,8 +55,10 @@ def _screen(result: Report, folder: Path, caps: Caps, width: int) -> str:
     seen = sys.stdout is not None and sys.stdout.isatty()
     colour = seen and not os.environ.get("NO_COLOR")
     found = terminal.findings(result, width=width, colour=colour)
+    wrong = troubles.sentence(result.troubles)
     lines = [
         *differential.answer(result, folder),
+        *([f"{'went wrong:':14}{wrong}."] if wrong else []),
         f"{'used:':14}{spending.sentence(caps, spending.used(folder))}.",
         f"{'report:':14}{folder}/report.html",
     ]

@@ -20,6 +20,7 @@ exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or 
 LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env)."""
 
 
+_NUMBER = re.compile(r"invalid (float|int) value: (.*)", re.DOTALL)
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 
 
@@ -49,6 +50,9 @@ def _sentence(message: str, asked: str) -> str:
         known = [each.strip("'") for each in found[2].split(", ")]
         near = plugin.nearest(found[1], known)
         return f"{name}: there is no {found[1]!r}{near} (known: {', '.join(known)})"
+    if found := _NUMBER.fullmatch(what):
+        kind = "a whole number" if found[1] == "int" else "a number"
+        return f"{name}: {found[2]} is not {kind}"
     return f"{name}: {what}"
 
 

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from leakcheck.errors import RunFolderError
 from leakcheck.match import find
 from leakcheck.passphrase import phantoms_of
-from leakcheck.records import Match, Observation, Plan, Request
+from leakcheck.records import PROMPT, Match, Observation, Plan, Request
 
 LOGPROBS = "logprobs"
 ERROR_MESSAGE = "error message"
@@ -58,7 +58,7 @@ def fields(observation: Observation) -> dict[str, str]:
 
     `content`, `reasoning`, `tool`, `error`, `content[1]`, .. as they came; `logprobs`, the token
     strings of log-probabilities, where they say anything else than the content; `error message`,
-    the sentence that the lane made of what went wrong.
+    the sentence that the lane made of what went wrong; `prompt`, what the target says was sent.
     """
     parts: dict[str, list[str]] = {}
     for chunk in observation.chunks:
@@ -99,7 +99,8 @@ def search(
     sent: Integers,
     nearest: Nearest,
 ) -> tuple[pd.DataFrame, Scanned]:
-    """Matches of everything planned, and how much was searched.
+    """Matches of everything planned, and how much was searched. In a prompt that the target says
+    again, what its request owns is no match: it stood there before.
 
     `texts` are the fields of each observation, `sent` the position of its request. `nearest` picks,
     of all requests that carry the payload of one, the likeliest source for an observation.
@@ -128,6 +129,7 @@ def search(
             "window": np.array([requests[p].window for p in recipient], np.int64),
         }
     )
+    table = table[(table["field"] != PROMPT) | (table["owner"] != "own")].reset_index(drop=True)
     bits = [p.entropy_bits for r in requests for p in (r.passphrase, r.ticket) if p is not None]
     return table, Scanned(
         texts=len(bodies),

@@ -135,6 +135,8 @@ class Run:
         for column in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             values = [None if o.usage is None else getattr(o.usage, column) for o in seen]
             table[column] = pd.array(values, "Int64")
+        table["impossible"] = [o.usage is not None and o.usage.impossible for o in seen]
+        table.loc[table["impossible"], "cached_tokens"] = pd.NA
         return table
 
     @cached_property

@@ -8,7 +8,7 @@ integer nanoseconds of this host, `_tokens`, `_bytes`. Rates are fractions 0..1.
 
 from __future__ import annotations
 
-from leakcheck.records.able import Abilities, Diagnosis, Endpoint, Noise, Outlook
+from leakcheck.records.able import Abilities, Diagnosis, Endpoint, Noise, Outlook, Part
 from leakcheck.records.asked import (
     EXIT_CODES,
     EXIT_INTERRUPTED,
@@ -48,10 +48,12 @@ from leakcheck.records.judged import (
     Rate,
     Report,
     TierEvidence,
+    Trouble,
     Use,
     Verdict,
 )
 from leakcheck.records.observed import (
+    PROMPT,
     Chunk,
     Gauges,
     Observation,
@@ -73,6 +75,7 @@ __all__ = [
     "BOUNDARIES",
     "EXIT_CODES",
     "EXIT_INTERRUPTED",
+    "PROMPT",
     "SCHEMA",
     "Abilities",
     "Api",
@@ -101,6 +104,7 @@ __all__ = [
     "Outlook",
     "Owner",
     "Pace",
+    "Part",
     "Passphrase",
     "Phrasing",
     "Plan",
@@ -123,6 +127,7 @@ __all__ = [
     "Tenant",
     "TierEvidence",
     "TokenLogprob",
+    "Trouble",
     "Usage",
     "Use",
     "Verdict",

@@ -8,8 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from leakcheck.records.asked import Api, TargetFacts
+from leakcheck.records.asked import EXIT_CODES, EXIT_INTERRUPTED, Api, TargetFacts
 from leakcheck.records.judged import Rate
+
+Part = Literal["survey", "abilities", "audition", "noise"]
+"""Of an examination, in this order: block size and template; what its answers show that it can do;
+which passphrases it repeats; how far it repeats itself, alone and in company."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,8 @@ class Abilities:
     several tokens came in so many. `logprobs` is how many alternatives a token came with (0: none).
     `refuses` are the fields that it does not take. `salts`: whether a prefix cached under one
     cache_salt is found under another (`together`) or not (`apart`). `limits` are the headers in
-    which it names limits.
+    which it names limits. `unsaid` are abilities that its backend has no words for, so that they
+    were not asked for. `lost`: it answered nothing at all any more in the end.
     """
 
     base_url: str
@@ -64,6 +69,8 @@ class Abilities:
     refuses: tuple[str, ...] = ()
     metrics: str | None = None
     limits: dict[str, str] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
+    lost: bool = False
     requests: int = 0
     notes: tuple[str, ...] = ()
 
@@ -109,7 +116,9 @@ class Diagnosis:
     """All that `leakcheck doctor` found out, and what it took: attempts of requests, seconds.
 
     `echo` is how often owners in company were answered with their own passphrase, of the style and
-    phrasing in `facts`, where those that were tried stand too.
+    phrasing in `facts`, where those that were tried stand too; None where none was in company.
+    `unmeasured` is what the examination did not come to, and `ended` why (kind of the event, and a
+    sentence); None where it came to its end.
     """
 
     abilities: Abilities
@@ -120,3 +129,16 @@ class Diagnosis:
     requests: int
     duration_s: float
     requests_per_s: float | None
+    unmeasured: tuple[Part, ...] = ()
+    ended: tuple[str, str] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all was measured; 4 where the target was lost or would take no more, 3 where the
+        caps were used up, 130 where it was interrupted.
+        """
+        if self.ended is None:
+            return 0
+        return {"interrupted": EXIT_INTERRUPTED, "spent": EXIT_CODES["inconclusive"]}.get(
+            self.ended[0], EXIT_CODES["error"]
+        )

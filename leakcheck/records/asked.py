@@ -54,7 +54,8 @@ class Target:
     Without `keep_alive` each request has a connection of its own. `replica_header` is the header of
     a reply that names the replica (None: the usual ones are looked at). `refuses` are the fields of
     a request, by their names in its protocol, that the target was found to refuse before the run:
-    they are not sent, and for `max_tokens` its successor is.
+    they are not sent, and for `max_tokens` its successor is. `hottest` is the highest temperature
+    that it was found to take, 2 at most.
     """
 
     base_url: str
@@ -68,6 +69,7 @@ class Target:
     keep_alive: bool = True
     replica_header: str | None = None
     refuses: tuple[str, ...] = ()
+    hottest: float = 2.0
     timeout_s: float = 60.0
     max_reply_bytes: int = 2_000_000
 
@@ -204,7 +206,8 @@ class TargetFacts:
     a passphrase does. `continues`: the target goes on with a text (completions) rather than answer
     one (chat). `samples`: the target follows temperature and seed (None: it did not say). `tenants`
     are the names of the target's tenants, whose API keys requests are sent with.
-    `refuses` are fields of a request that it refuses, so that they are not sent (see `Target`).
+    `refuses` are fields of a request that it refuses, so that they are not sent, and `hottest` is
+    the highest temperature that it takes (see `Target`).
     `style` and `phrasing` are those of passphrases that the target echoes best of all `echoes`
     (empty: it was not measured).
     """
@@ -219,6 +222,7 @@ class TargetFacts:
     continues: bool = False
     samples: bool | None = None
     refuses: tuple[str, ...] = ()
+    hottest: float = 2.0
     tenants: tuple[str, ...] = ()
     style: Style | None = None
     phrasing: Phrasing = "asked"

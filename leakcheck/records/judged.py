@@ -247,7 +247,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Attempts that brought no whole answer for one kind of reason: `attempts` of all `of` attempts.
+    """Attempts that brought no whole answer for one kind of reason: `attempts` of all `of`.
 
     `kind` is `status 500` or the beginning of the lane's sentence, `first` what else was said the
     first time, one line of untrusted text. `waited_out`: the target refused for the moment, and the

@@ -7,6 +7,9 @@ from typing import Any
 
 from leakcheck.records.asked import Caps, Outcome, Pace, Scenario, Target, TargetFacts
 
+PROMPT = "prompt"
+"""The field of the prompt's own tokens (`prompt_logprobs`): what was sent, said again."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLogprob:
@@ -19,21 +22,33 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What the target says it used; `cached_tokens` None where it does not say."""
+    """What the target says it used; `cached_tokens` None where it does not say. `negative`: it
+    named a count below 0, which is not kept.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    negative: bool = False
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no request can have used that: a count below 0, or more tokens of its prompt
+        cached than it has.
+        """
+        prompt, cached = self.prompt_tokens, self.cached_tokens
+        return self.negative or (prompt is not None and cached is not None and cached > prompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """One piece of an answer as the target sent it, unaltered.
 
-    `field` is where it stood: `content`, `reasoning`, `tool`, `error`; further choices of one
-    request are `content[1]` and so on. Texts of one field, joined, are the answer. A chunk with a
-    `connection` comes first and says that only: the number of the lane's connection that the answer
-    comes over, counted from 1, and, where a header says it, which `replica` answers.
+    `field` is where it stood: `content`, `reasoning`, `tool`, `error`, `prompt` (see PROMPT);
+    further choices of one request are `content[1]` and so on. Texts of one field, joined, are the
+    answer. A chunk with a `connection` comes first and says that only: the number of the lane's
+    connection that the answer comes over, counted from 1, and, where a header says it, which
+    `replica` answers.
     """
 
     text: str = ""

@@ -7,10 +7,17 @@ from collections.abc import Iterator
 
 import orjson
 
-from leakcheck.records import Abilities, Diagnosis, Endpoint, Noise, Outlook, TargetFacts
+from leakcheck.records import Abilities, Diagnosis, Endpoint, Noise, Outlook, Part, TargetFacts
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, visible
 
+PARTS: dict[Part, str] = {
+    "survey": "its block size and template",
+    "abilities": "what it can do",
+    "audition": "which passphrases it repeats",
+    "noise": "how far it repeats itself, and whether requests run in company",
+}
+"""Of an examination, in words."""
 _NAMES = 15
 _SCENARIO = 26
 _LEAST_WIDTH = 60
@@ -34,7 +41,9 @@ def render(found: Diagnosis, *, width: int = 100) -> str:
     """One screen. What a target says of itself cannot steer the terminal."""
     width = max(width, _LEAST_WIDTH)
     able = found.abilities
-    lines = [visible(f"{able.base_url}, model {able.model}, {able.api} API"), ""]
+    api = f"{able.api} API" if able.backend == "openai" else f"backend {able.backend}, {able.api}"
+    lines = [visible(f"{able.base_url}, model {able.model}, {api}"), ""]
+    lines += _filled("", visible(_short(found)), width) if found.ended else []
     for name, text in _lines(found):
         lines += _filled(f"{name:<{_NAMES}}", visible(text), width)
     lines += ["", *_table(found.outlooks, width)]
@@ -43,9 +52,22 @@ def render(found: Diagnosis, *, width: int = 100) -> str:
         lines.append("")
         for note in notes:
             lines += _filled("note: ", visible(note), width)
+    if found.ended:
+        lines += ["", *_filled("", visible(_short(found)), width)]
     took = f"{many(found.requests, 'request')} in {found.duration_s:.0f} s"
     lines += ["", f"This took {took}. Whether anything leaks only `leakcheck run` can tell."]
     return "\n".join(lines) + "\n"
+
+
+def _short(found: Diagnosis) -> str:
+    """Why the examination did not come to its end, and what it did not come to."""
+    kind, detail = found.ended or ("", "")
+    how = {
+        "target-lost": "The target was lost while it was examined",
+        "interrupted": "The examination was interrupted",
+    }.get(kind, "The examination ended early")
+    missing = "; ".join(PARTS[each] for each in found.unmeasured)
+    return f"{how}: {detail}. Not or not wholly measured: {missing}."
 
 
 def _filled(head: str, text: str, width: int) -> list[str]:
@@ -63,9 +85,10 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "context", _context(able)
     yield "streaming", _streaming(able)
     yield "log-probs", _logprobs(able)
-    yield "sampling", _sampling(able)
+    yield "sampling", _sampling(able, facts)
     yield "tools, formats", _shapes(able)
-    yield "extensions", _extensions(able)
+    if able.backend == "openai":
+        yield "extensions", _extensions(able)
     yield "refuses", _refuses(able)
     yield "cached tokens", _cached(able, facts)
     yield "salts", _salts(able)
@@ -134,19 +157,25 @@ def _streaming(able: Abilities) -> str:
 def _logprobs(able: Abilities) -> str:
     if able.logprobs is None:
         return "not known"
+    if "top_logprobs" in able.unsaid:
+        return "this API has none"
     if not able.logprobs:
         return "none"
     return f"yes, with up to {many(able.logprobs, 'alternative')} where 5 are asked for"
 
 
-def _sampling(able: Abilities) -> str:
+def _sampling(able: Abilities, facts: TargetFacts) -> str:
     named = (
-        ("temperature", able.temperature),
+        ("temperature", facts.samples if able.temperature is None else able.temperature),
         ("seed", able.seed),
         ("stop strings", able.stop),
         ("several answers (n)", able.n),
     )
-    return _sorted_out(named, "follows")
+    fields = dict(zip((name for name, _ in named), ("", "seed", "stop", "n"), strict=True))
+    said = tuple(each for each in named if fields[each[0]] not in able.unsaid)
+    unsaid = [name for name, _ in named if fields[name] in able.unsaid]
+    text = _sorted_out(said, "follows")
+    return f"{text}; this API has no {', '.join(unsaid)}" if unsaid else text
 
 
 def _sorted_out(named: tuple[tuple[str, bool | None], ...], verb: str) -> str:
@@ -161,6 +190,9 @@ def _sorted_out(named: tuple[tuple[str, bool | None], ...], verb: str) -> str:
 def _shapes(able: Abilities) -> str:
     if able.api == "completions":
         return "not asked for: completions have none"
+    none = [name for name in ("tools", "response_format") if name in able.unsaid]
+    if len(none) > 1:
+        return "this API has none"
     tools = {
         "called": "tools are called",
         "accepted": "tools are accepted, and this model did not call the one it had",
@@ -173,7 +205,7 @@ def _shapes(able: Abilities) -> str:
         "refused": "response_format refused",
         None: "response_format not known",
     }[able.response_format]
-    return f"{tools}; {form}"
+    return tools if none else f"{tools}; {form}"
 
 
 def _extensions(able: Abilities) -> str:
@@ -193,13 +225,15 @@ def _refuses(able: Abilities) -> str:
 
 def _cached(able: Abilities, facts: TargetFacts) -> str:
     if not (facts.reports_cached_tokens or able.cached_tokens):
-        return "not reported"
+        return "not reported" if able.usage is not None else "not reported by what was answered"
     if facts.block_tokens is None:
-        return "reported; no block size shows in them"
+        return "reported; they show no block size of eight tokens or more"
     return f"reported, in blocks of {facts.block_tokens} tokens"
 
 
 def _salts(able: Abilities) -> str:
+    if "cache_salt" in able.unsaid:
+        return "this API has none"
     if "cache_salt" in able.refuses:
         return "cache_salt is refused"
     return {
@@ -227,6 +261,8 @@ def noise(seen: Noise) -> str:
     what = "no grade: nothing differed, and without log-probabilities that is no proof of D0"
     if seen.grade is not None:
         what = f"{seen.grade} so far: {_GRADES[seen.grade]}"
+    if seen.grade == "D1" and not seen.company_differ:
+        what = f"{seen.grade} so far: the same tokens, with small differences of log-probabilities"
     alone = f"{seen.alone_differ} of {seen.alone_compared} answers differ alone"
     company = f"{seen.company_differ} of {seen.company_compared} in neutral company"
     drift = ""
@@ -240,7 +276,8 @@ def noise(seen: Noise) -> str:
 
 def _echo(found: Diagnosis) -> str:
     if found.echo is None or not found.echo.trials:
-        return "not measured"
+        tried = ": what follows was asked for a few at a time" * bool(found.facts.echoes)
+        return f"in company not measured{tried}"
     rate = found.echo
     how = f", of style {found.facts.style}" if found.facts.style else ""
     return (

@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from leakcheck import troubles
 from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
 from leakcheck.report import boundaries, echoed, plain_run, plots, sentences
 from leakcheck.report import plain as plain_words
@@ -54,7 +55,8 @@ def render(report: Report) -> str:
         policy=policy,
         headline=sentences.headline(report),
         said=plain_run.run(report),
-        verdicts=sorted(report.verdicts, key=lambda verdict: _GRAVEST_FIRST.index(verdict.status)),
+        wrong=troubles.sentence(report.troubles),
+        verdicts=_ordered(report),
         findings=findings,
         findings_open=FINDINGS_OPEN,
         findings_rest=grave - len(findings),
@@ -67,6 +69,14 @@ def render(report: Report) -> str:
         meaning=sentences.MEANING,
         rows=ROWS,
         echoed=(echoed.TITLE, echoed.table(report.provenance.facts.echoes)),
+    )
+
+
+def _ordered(report: Report) -> list[Verdict]:
+    """The scenarios that were asked for, the gravest first, and then what was sent before them."""
+    asked = sentences.asked_for(report)
+    return sorted(
+        report.verdicts, key=lambda each: (each not in asked, _GRAVEST_FIRST.index(each.status))
     )
 
 
@@ -248,6 +258,7 @@ def _provenance(report: Report) -> dict[str, str]:
         "started": made.started_utc,
         "took": sentences.duration(report.duration_s),
         "requests": sentences.outcomes(report),
+        "what went wrong": troubles.sentence(report.troubles) or "nothing",
         "trust boundaries": boundaries.line(report) or "no leak, and one key",
         "exit code": str(report.exit_code),
         "budget": sentences.budget(report) or "none asked for",

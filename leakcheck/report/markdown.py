@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from leakcheck import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import boundaries, echoed, plain, plain_run, sentences
 from leakcheck.report.counting import many
@@ -243,6 +244,8 @@ def _provenance(report: Report) -> list[str]:
         f"- leakcheck {prose(made.leakcheck)}, Python {prose(made.python)}, {prose(made.platform)}",
         f"- report schema {report.schema}, exit code {report.exit_code}",
     ]
+    if wrong := troubles.sentence(report.troubles):
+        lines.append(f"- {prose(wrong, 1200)}")
     if used := sentences.budget(report):
         lines.append(f"- {prose(used)}")
     if own := sentences.selftest(report):

@@ -14,7 +14,7 @@ from leakcheck.report.plain import (
     least_windows,
     windows_missing,
 )
-from leakcheck.report.sentences import joined, showed_in_part
+from leakcheck.report.sentences import asked_for, joined, showed_in_part
 
 _CENSUS: dict[Status, tuple[str, str]] = {
     "leak": ("shows a leak", "show a leak"),
@@ -155,16 +155,18 @@ def _run_fails(report: Report) -> Plain:
 def _census(report: Report) -> str:
     """`1 of 12 scenarios shows a leak, 2 stay open and 9 are clean`."""
     parts: list[str] = []
-    total = len(report.verdicts)
+    asked = asked_for(report)
+    total = len(asked)
+    before = ", and requests sent before the scenarios show a leak" * (total < len(report.verdicts))
     for status, words in _CENSUS.items():
-        number = len(_with(report, status))
+        number = sum(each.status == status for each in asked)
         if number == total:
             every = {1: "The scenario", 2: "Both scenarios"}.get(total, f"All {total} scenarios")
-            return f"{every} {words[total > 1]}"
+            return f"{every} {words[total > 1]}{before}"
         if number:
             of = "" if parts else f" of {total} scenarios"
             parts.append(f"{number}{of} {words[number > 1]}")
-    return joined(parts)
+    return joined(parts) + before
 
 
 def _one_answer(verdicts: list[Verdict]) -> bool:

@@ -23,6 +23,7 @@ _NO_BOUND = 0.9995
 """A bound of as good as 100 % excludes nothing."""
 ENDED = ("ok", "failed", "aborted", "rejected", "unknown", "unsent")
 """How a request can end, in the order in which a report counts them."""
+UNKNOWN = "no whole answer, though one may have been made"
 SEVERITY = {"leak": 0, "corruption": 1, "error": 2, "note": 3}
 
 MEANING: dict[Status, str] = {
@@ -244,7 +245,7 @@ def outcomes(report: Report) -> str:
     total = counted.pop("planned", sum(ended.values()))
     if counted.get("attempts") == total:
         del counted["attempts"]
-    parts = _listed(ended)
+    parts = _listed(ended).replace(" unknown", f" unknown ({UNKNOWN})")
     shown = f"{total} requests: {parts}" if parts else "no requests"
     return f"{shown}; {_listed(counted)}" if _listed(counted) else shown
 
@@ -323,6 +324,15 @@ def showed_in_part(verdicts: Iterable[Verdict]) -> str:
     number = len({finding.recipient for finding in open_hits(verdicts)})
     what = "1 answer" if number == 1 else f"{number} answers"
     return f"{what} held a part of another request's passphrase" if number else ""
+
+
+def asked_for(report: Report) -> tuple[Verdict, ...]:
+    """The verdicts on the scenarios of the run, without those on what was sent before them (survey,
+    audition), which have one only where they show a leak.
+    """
+    names = {each.name for each in report.provenance.scenarios}
+    found = tuple(verdict for verdict in report.verdicts if verdict.scenario in names)
+    return found or report.verdicts
 
 
 def not_clean(report: Report) -> list[Verdict]:
@@ -433,9 +443,10 @@ def _inconclusive(report: Report) -> str:
         return f"no scenario was judged: {UNPLANNED}"
     first = open_ones[0]
     why = f": {cut(first.reasons[0], 400)}" if first.reasons else ""
-    if len(report.verdicts) == 1:
+    asked = len(asked_for(report))
+    if asked == 1:
         return f"{_name(first)} cannot be judged{why}"
-    many = f"{len(open_ones)} of {len(report.verdicts)} scenarios cannot be judged"
+    many = f"{len(open_ones)} of {asked} scenarios cannot be judged"
     return f"{many}, first {_name(first)}{why}"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from leakcheck import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import boundaries, plain_run, sentences
 from leakcheck.report.counting import many
@@ -192,6 +193,8 @@ def _reasons(report: Report) -> Iterator[_Line]:
 def _run(report: Report) -> Iterator[_Line]:
     facts = f"{sentences.outcomes(report)}; {sentences.duration(report.duration_s)}; "
     yield _Line(text=Text(_shown(f"{facts}seed {report.provenance.seed}", 400)))
+    if wrong := troubles.sentence(report.troubles):
+        yield _Line(text=Text(_shown(wrong, 600), "yellow"), hang=2)
     if crossed := boundaries.line(report):
         yield _Line(text=Text(_shown(crossed, 300)), hang=2)
     if used := sentences.budget(report):
@@ -201,9 +204,10 @@ def _run(report: Report) -> Iterator[_Line]:
     reasons = [reason for verdict in report.verdicts for reason in verdict.reasons]
     for event in report.events:
         told = event.detail and any(event.detail in reason for reason in reasons)
-        if event.kind not in {"finished", "settled", "restarted"} and not told:
+        if event.kind not in {"finished", "settled", "restarted", "met"} and not told:
             kind = event.kind.replace("-", " ")
-            yield _Line(text=Text(_shown(f"{kind}: {event.detail}", 300), "yellow"), hang=2)
+            said = f"{kind}: {event.detail}" if event.detail else f"the run was {kind}"
+            yield _Line(text=Text(_shown(said, 300), "yellow"), hang=2)
 
 
 def _next(report: Report, folder: str) -> Iterator[_Line]:

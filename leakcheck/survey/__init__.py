@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leakcheck import plugin, styles, wording
+from leakcheck import plugin, spending, styles, wording
+from leakcheck.backends import Turns
 from leakcheck.errors import LeakcheckError, TargetError
 from leakcheck.passphrase import Minter, load_words
 from leakcheck.records import (
@@ -49,7 +50,7 @@ _NEARLY_ONE = 0.05
 _ASSUMED = 2.0
 """Tokens of a listed word of a passphrase, where nothing says how many: 1.9 by usual tokenizers."""
 _MARKS = re.compile(r"[^\w\s]")
-_HOT = 2.0
+HOT = 2.0
 """A temperature at which two seeds give two answers of `_HOT_TOKENS` tokens, whatever the model."""
 _HOT_TOKENS = 16
 
@@ -66,22 +67,17 @@ SCENARIO = Scenario(
 )
 
 
-def preflight(target: Target) -> tuple[str, ...]:
-    """The models the target offers, as `meet` finds them."""
-    return meet(target)[1]
-
-
-def meet(target: Target) -> tuple[Target, tuple[str, ...]]:
+def meet(target: Target, turns: Turns | None = None) -> tuple[Target, tuple[str, ...]]:
     """The target as it is to be spoken to, and the models it offers, where its backend can tell (a
-    function `meet`, or `probe` where it only knows models).
+    function `meet(target, turns)`, which waits for a turn before each request).
 
-    The key of every tenant is tried, and what is refused to one of them is sent by none. Raises
-    TargetError for a dead target, UsageError for a wrong key, model or address, each one sentence
-    that says what would be right, and names the tenant.
+    The key of every tenant is tried, with `spending.MEETING` requests at most, and what is refused
+    to one of them is sent by none. Raises TargetError for a dead target, UsageError for a wrong
+    key, model or address, each one sentence that says what would be right, and names the tenant.
     """
+    turns = turns or Turns()
     if not target.tenants:
-        return _met(target)
-    refuses: set[str] = set()
+        return _met(target, turns)
     models: tuple[str, ...] = ()
     for tenant in target.tenants:
         alone = replace(
@@ -91,29 +87,36 @@ def meet(target: Target) -> tuple[Target, tuple[str, ...]]:
             tenants=(),
         )
         try:
-            known, offered = _met(alone)
+            known, offered = _met(alone, turns)
         except LeakcheckError as error:
             raise type(error)(f"tenant {tenant.name}: {error}") from None
-        refuses.update(known.refuses)
+        target = replace(target, refuses=known.refuses, hottest=known.hottest)
         models = models or offered
-    return replace(target, refuses=tuple(sorted(refuses))), models
+    return target, models
 
 
-def _met(target: Target) -> tuple[Target, tuple[str, ...]]:
+def _met(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
     meets = plugin.find("backends", target.backend, "meet")
-    if meets is not None:
-        known, models = meets(target)
-        return known, tuple(models)
-    probe = plugin.find("backends", target.backend, "probe")
-    return target, () if probe is None else tuple(probe(target))
+    if meets is None:
+        return target, ()
+    turns.grant(spending.MEETING)
+    known, models = meets(target, turns)
+    return known, tuple(models)
 
 
 def plan(
-    *, seed: int, words: Sequence[str], style: Style, ids: Iterator[int], length: int = 6
+    *,
+    seed: int,
+    words: Sequence[str],
+    style: Style,
+    ids: Iterator[int],
+    length: int = 6,
+    hottest: float = HOT,
 ) -> Plan:
     """The survey's requests: one tiny one with logprobs and hot, then each length twice in a row.
 
-    `length`: words of a passphrase, as many as in the scenarios that follow.
+    `length`: words of a passphrase, as many as in the scenarios that follow. `hottest`: see
+    `Target`.
     """
     load = replace(SCENARIO.load, passphrase_words=length)
     requests: list[Request] = []
@@ -124,7 +127,7 @@ def plan(
             index=index,
             arm="planted",
             load=load,
-            facts=TargetFacts(),
+            facts=TargetFacts(hottest=hottest),
             rng=rng,
             minter=Minter(rng, words, style, length),
             ids=ids,
@@ -140,7 +143,7 @@ def plan(
 
 
 def _tiny(window: Window) -> Iterator[Request]:
-    hot = Sampling(max_tokens=_HOT_TOKENS, temperature=_HOT)
+    hot = Sampling(max_tokens=_HOT_TOKENS, temperature=min(HOT, window.facts.hottest))
     for phase, sampling in enumerate(
         (
             Sampling(max_tokens=1),
@@ -226,11 +229,13 @@ def facts(
     *,
     models: Sequence[str] = (),
     tokens: Tokens | None = None,
-    refuses: Sequence[str] = (),
+    target: Target | None = None,
 ) -> TargetFacts:
-    """What the survey's answers say, and that fields it `refuses` are not sent. Raises TargetError
-    when there was no answer at all.
+    """What the survey's answers say, and what is not sent to the `target` as it was met. Raises
+    TargetError when there was no answer at all.
     """
+    refuses = () if target is None else target.refuses
+    hottest = HOT if target is None else target.hottest
     last = {o.request_id: o for o in observations if o.outcome == "ok"}
     if not last:
         error = next((o.error for o in observations if o.error), "nothing came back")
@@ -238,7 +243,9 @@ def facts(
     answered = [(r, last[r.id]) for r in plan.requests if r.id in last]
     logprobs = any(chunk.logprobs for _, o in answered for chunk in o.chunks)
     notes = [f"the target refuses {', '.join(refuses)}: not sent"] if refuses else []
-    samples = _samples([o for r, o in answered if r.sampling.temperature], notes)
+    if hottest < HOT:
+        notes.append(f"the target refuses temperatures above {hottest:g}: none is sent")
+    samples = _samples([o for r, o in answered if r.sampling.temperature], hottest, notes)
     block, reports = _block_tokens([o.usage for r, o in answered if r.twin], notes)
     if tokens is None:
         tokens = _estimated([(r, o.usage) for r, o in answered], notes)
@@ -259,16 +266,26 @@ def facts(
         reports_logprobs=logprobs,
         samples=samples,
         refuses=tuple(refuses),
+        hottest=hottest,
         notes=tuple(notes),
     )
 
 
-def _samples(hot: Sequence[Observation], notes: list[str]) -> bool | None:
-    """Whether two seeds at a high temperature gave two answers; None where one is missing."""
+def _samples(hot: Sequence[Observation], hottest: float, notes: list[str]) -> bool | None:
+    """Whether two seeds at a high temperature gave two answers; None where one is missing, and
+    where they are equal at a temperature that need not part them.
+    """
     texts = ["".join(chunk.text for chunk in seen.chunks) for seen in hot]
     if len(texts) < 2:  # noqa: PLR2004 - a pair
         notes.append(
-            f"the target did not answer at temperature {_HOT:g}: lost tickets cannot be confirmed"
+            f"the target did not answer at temperature {hottest:g}: lost tickets cannot be "
+            "confirmed"
+        )
+        return None
+    if len(set(texts)) == 1 and hottest < HOT:
+        notes.append(
+            f"two answers at temperature {hottest:g} were the same: whether the target follows "
+            "temperature and seed is not known, and lost tickets cannot be confirmed"
         )
         return None
     if len(set(texts)) == 1:
@@ -279,7 +296,11 @@ def _samples(hot: Sequence[Observation], notes: list[str]) -> bool | None:
 
 def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int | None, bool]:
     """Block size, from the cached tokens of prompts sent the second time; whether it tells any."""
-    cached = [u.cached_tokens for u in again if u is not None and u.cached_tokens is not None]
+    told = [u for u in again if u is not None]
+    cached = [u.cached_tokens for u in told if u.cached_tokens is not None and not u.impossible]
+    if not cached and any(u.impossible for u in told):
+        notes.append("no count of cached tokens is possible: usual block sizes are tried")
+        return None, False
     if not cached:
         notes.append("the target does not report cached tokens: usual block sizes are tried")
         return None, False
@@ -302,6 +323,15 @@ def _estimated(seen: Sequence[tuple[Request, Usage | None]], notes: list[str]) -
         for r, u in seen
         if u is not None and u.prompt_tokens is not None
     ]
+    impossible = sum(usage is not None and usage.impossible for _, usage in seen)
+    if impossible:
+        notes.append(
+            f"the usage of {impossible} of {len(seen)} answers is impossible (a count below 0, or "
+            "more tokens cached than the prompt has)"
+        )
+    if not known and impossible:
+        notes.append("no length of a prompt is known: prefix lengths are guesses in words")
+        return Tokens(template=0, per_word=1.0)
     if not known:
         notes.append("the target reports no usage: prefix lengths are guesses in words")
         return Tokens(template=0, per_word=1.0)

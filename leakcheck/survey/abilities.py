@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import orjson
 
-from leakcheck import wording
-from leakcheck.backends import _probe
+from leakcheck import plugin, wording
+from leakcheck.backends import Turns, _probe
 from leakcheck.records import Abilities, Api, Message, Request, Sampling, Target
 from leakcheck.survey.asking import MOST, Asker, Seen
 from leakcheck.survey.places import Places, places
@@ -31,7 +31,10 @@ APIS: dict[Api, str] = {
 """OpenAI's, and their paths below a base URL."""
 ALTERNATIVES = 5
 _TOKENS, _SHORT_TOKENS, _LONG_TOKENS = 16, 8, 48
-_HOT = 2.0
+_ASKED = ("seed", "stop", "top_logprobs", "n", "tools", "response_format", "cache_salt")
+"""Fields of requests that are asked about, of those that a backend may have no words for."""
+_LOST = 3
+"""Requests in a row without any reply."""
 _SALTED_WORDS = 330
 """Beyond two of the largest blocks in use, 128 tokens."""
 _ROOM = 120
@@ -56,29 +59,34 @@ def ask(
     models: Sequence[str],
     listed: Any,
     *,
+    turns: Turns | None = None,
+    most: int = MOST,
     reports_cached_tokens: bool | None = None,
-    pause_s: float = 0.0,
 ) -> Abilities:
     """What the target can do. `models` and `listed` are its list of models, by name and as it came.
 
-    With `reports_cached_tokens` a survey already knows of its cached tokens. Never raises for what
-    a target does; UsageError as the backend.
+    At most `most` requests are sent. With `reports_cached_tokens` a survey already knows of its
+    cached tokens. Never raises for what a target does; UsageError as the backend.
     """
-    return asyncio.run(_ask(target, models, listed, reports_cached_tokens, pause_s))
+    return asyncio.run(
+        _ask(target, models, listed, turns or Turns(), most, cached=reports_cached_tokens)
+    )
 
 
 async def _ask(
     target: Target,
     models: Sequence[str],
     listed: Any,
+    turns: Turns,
+    most: int,
+    *,
     cached: bool | None,
-    pause_s: float,
 ) -> Abilities:
-    asker = Asker(target, pause_s=pause_s)
+    asker = Asker(target, turns, most=most)
     try:
         where = None
         if asker.http is not None:
-            where = await places(asker, asker.http.base, target.model, listed)
+            where = await places(asker, asker.http.base, listed)
         found = Abilities(
             base_url=target.base_url,
             backend=target.backend,
@@ -86,6 +94,7 @@ async def _ask(
             model=target.model,
             models=tuple(models),
             refuses=target.refuses,
+            unsaid=_unsaid(target),
         )
         if where is not None:
             found = _placed(found, where)
@@ -96,9 +105,21 @@ async def _ask(
         found = await _extras(asker, found)
         if cached if cached is not None else found.cached_tokens:
             found = await _salted(asker, found)
-        return replace(found, limits=dict(asker.limits), requests=asker.requests)
+        return replace(
+            found,
+            limits=dict(asker.limits),
+            requests=asker.requests,
+            lost=asker.unanswered >= _LOST,
+        )
     finally:
         await asker.close()
+
+
+def _unsaid(target: Target) -> tuple[str, ...]:
+    dialect = plugin.find("backends", target.backend, "DIALECT")
+    if not isinstance(dialect, _probe.Dialect):
+        return ()
+    return tuple(name for name in _ASKED if not dialect.says(name))
 
 
 def _placed(found: Abilities, where: Places) -> Abilities:
@@ -129,14 +150,19 @@ async def _forms(asker: Asker, found: Abilities) -> tuple[Abilities, Seen]:
     streamed = await asker.answer(_request(found.api))
     pieces = sum(1 for chunk in streamed.chunks if chunk.text and chunk.field != "error")
     whole = await asker.answer(_request(found.api, stream=False))
-    told = _tops(await asker.answer(_request(found.api, stream=False, top_logprobs=ALTERNATIVES)))
+    told: int | None = 0
+    if "top_logprobs" not in found.unsaid:
+        asked = _request(found.api, stream=False, top_logprobs=ALTERNATIVES)
+        told = _tops(await asker.answer(asked))
     usages = [seen.usage for seen in (streamed, whole) if seen.usage is not None]
     both = replace(
         found,
         pieces=pieces if streamed.ok else None,
         usage=whole.usage is not None if whole.ok else None,
         usage_in_streams=streamed.usage is not None if streamed.ok else None,
-        cached_tokens=any(u.cached_tokens is not None for u in usages) if usages else None,
+        cached_tokens=any(u.cached_tokens is not None and not u.impossible for u in usages)
+        if usages
+        else None,
         logprobs=told,
         reasoning=bool(streamed.text("reasoning")) if streamed.ok else None,
     )
@@ -152,15 +178,17 @@ def _tops(seen: Seen) -> int | None:
 
 async def _sampled(asker: Asker, found: Abilities, greedy: Seen) -> Abilities:
     """Whether temperature, seed and stop strings are followed; `greedy` is the answer as it is."""
+    heat = asker.target.hottest
     hot = [
-        await asker.answer(_request(found.api, _TELL, stream=False, temperature=_HOT, seed=seed))
+        await asker.answer(_request(found.api, _TELL, stream=False, temperature=heat, seed=seed))
         for seed in (1, 1, 2)
     ]
     followed = seeded = None
     if all(seen.ok and seen.said for seen in hot):
         first, again, other = (seen.said for seen in hot)
         followed = len({first, again, other}) > 1
-        seeded = first == again and other != first
+        if "seed" not in found.unsaid:
+            seeded = first == again and other != first
     stops = None
     text = greedy.text()
     mark = text[len(text) // 2 :][:_MARK]
@@ -174,7 +202,7 @@ async def _sampled(asker: Asker, found: Abilities, greedy: Seen) -> Abilities:
 
 async def _shaped(asker: Asker, found: Abilities) -> Abilities:
     """Several answers, tools, formats."""
-    if found.api != "responses":
+    if found.api != "responses" and "n" not in found.unsaid:
         several = await asker.answer(
             _request(found.api, stream=False, n=2, temperature=1.0, max_tokens=_SHORT_TOKENS)
         )
@@ -183,6 +211,12 @@ async def _shaped(asker: Asker, found: Abilities) -> Abilities:
             found = replace(found, n=bool(fields & {"content[1]", "reasoning[1]", "tool[1]"}))
     if found.api == "completions":
         return found
+    if "tools" not in found.unsaid:
+        found = await _called(asker, found)
+    return found if "response_format" in found.unsaid else await _formed(asker, found)
+
+
+async def _called(asker: Asker, found: Abilities) -> Abilities:
     called = await asker.answer(
         _request(
             found.api,
@@ -194,7 +228,11 @@ async def _shaped(asker: Asker, found: Abilities) -> Abilities:
     )
     if called.ok or called.refused:
         how: Literal["called", "accepted"] = "called" if called.text("tool") else "accepted"
-        found = replace(found, tools=how if called.ok else "refused")
+        return replace(found, tools=how if called.ok else "refused")
+    return found
+
+
+async def _formed(asker: Asker, found: Abilities) -> Abilities:
     formed = await asker.answer(
         _request(
             found.api,
@@ -206,7 +244,7 @@ async def _shaped(asker: Asker, found: Abilities) -> Abilities:
     )
     if formed.ok or formed.refused:
         kept: Literal["followed", "ignored"] = "followed" if _is_json(formed) else "ignored"
-        found = replace(found, response_format=kept if formed.ok else "refused")
+        return replace(found, response_format=kept if formed.ok else "refused")
     return found
 
 
@@ -238,7 +276,7 @@ async def _extras(asker: Asker, found: Abilities) -> Abilities:
 
 async def _salted(asker: Asker, found: Abilities) -> Abilities:
     """Whether what was cached under one salt is found under another."""
-    if "cache_salt" in found.refuses:
+    if "cache_salt" in (*found.refuses, *found.unsaid):
         return found
     words = _SALTED_WORDS
     if found.context_tokens is not None:
