@@ -1,7 +1,8 @@
 """Keep API keys out of everything that is written: errors, observations, reports.
 
-A key is known here only as the value of an environment variable that the target names. What a
-target sends back is masked character by character, so that offsets into the text stay true.
+A key is known here only as the value of an environment variable: one that the target names, and,
+where the target runs in our environment, one whose own name says that it is a secret. What a target
+sends back is masked character by character, so that offsets into the text stay true.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from dataclasses import replace
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Target, TokenLogprob
 
-_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET_END = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+_SHORTEST_INHERITED = 8
+_INHERIT = frozenset({"callable", "command", "litellm"})
+"""Backends that run in our environment, or hand it on: all of its secrets may come back."""
 _SHORTEST = 6
 """Shorter header values are no keys, and masking every `1` would alter honest answers."""
 
@@ -60,14 +65,27 @@ def headers(
 
 
 def secrets(target: Target) -> tuple[str, ...]:
-    """Every secret that is sent to this target, longest first; unset variables are skipped."""
-    found: set[str] = set()
+    """Every secret that this target is sent or can read in our environment, longest first; unset
+    variables are skipped.
+    """
+    found = set(inherited()) if target.backend in _INHERIT else set()
     keys = [target.api_key_env, *(tenant.api_key_env for tenant in target.tenants)]
     named = [target.headers_env, *(tenant.headers_env for tenant in target.tenants)]
     names = [*filter(None, keys), *(name for each in named for name in each.values())]
     for name in names:
         value = os.environ.get(name, "").strip()
         found.update(_forms(value))
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def inherited() -> tuple[str, ...]:
+    """What a process of our environment knows of secrets, longest first: all of it whose variable
+    is called so, and that is not too short to be one.
+    """
+    found: set[str] = set()
+    for name, value in os.environ.items():
+        if _SECRET_END.fullmatch(name) and len(value.strip()) >= _SHORTEST_INHERITED:
+            found.update(_forms(value.strip()))
     return tuple(sorted(found, key=len, reverse=True))
 
 

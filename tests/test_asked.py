@@ -99,11 +99,11 @@ def test_the_right_form_of_a_page_of_metrics_is_not_that_of_a_target():
 
 def test_one_lifetime_and_a_command_that_restarts_contradict_each_other():
     with pytest.raises(UsageError, match=r"^--lifetimes 1 and --restart exclude each other"):
-        setup(*TARGET, "--restart", "x", "--lifetimes", "1")
+        setup(*TARGET, "--restart", "true", "--lifetimes", "1")
 
 
 def test_a_command_that_restarts_makes_two_lifetimes():
     assert setup(*TARGET).lifetimes == setup("--embedded").lifetimes == 1
-    assert setup(*TARGET, "--restart", "x").lifetimes == 2
-    assert setup(*TARGET, "--restart", "x", "--lifetimes", "4").lifetimes == 4
+    assert setup(*TARGET, "--restart", "true").lifetimes == 2
+    assert setup(*TARGET, "--restart", "true", "--lifetimes", "4").lifetimes == 4
     assert setup("--embedded", "--lifetimes", "3").lifetimes == 3

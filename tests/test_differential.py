@@ -1,9 +1,12 @@
 """`leakcheck diff`: what it may cost is known before, and kept; what it found is said in words."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from leakcheck import cli, differential, planning, runfolder, scenario, spending
 from leakcheck.differential import Caps, budget
@@ -69,6 +72,15 @@ def test_a_cap_too_small_for_one_window_names_the_cap_and_what_would_do(chosen):
     assert "--windows" not in str(caught.value)
     with pytest.raises(UsageError, match="--max-tokens-total: 100 is too small"):
         budget(chosen, Caps(tokens=100))
+
+
+@given(st.integers(1, 60), st.integers(100, 9_000))
+@settings(max_examples=15, deadline=None)
+def test_what_is_said_to_be_enough_is_enough(requests, tokens):
+    with pytest.raises(UsageError) as caught:
+        budget({}, Caps(requests=requests, tokens=tokens))
+    named = {flag: int(n) for flag, n in re.findall(r"(--[a-z-]+) (\d+)", str(caught.value))}
+    budget({}, Caps(requests=named["--max-requests"], tokens=named["--max-tokens-total"]))
 
 
 def test_too_few_requests_at_one_time_are_spoken_of_as_the_flag():

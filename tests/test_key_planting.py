@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import play, text, windows
 
-from leakcheck import redact
+from leakcheck import lifetimes, redact
+from leakcheck.errors import UsageError
+from leakcheck.records import Target
 
 KEY = "sk-planted-7Qm2xV9bLr4TzW"
 WAYS = ("answer", "error", "redirect", "refusal", "header", "split")
@@ -127,3 +130,70 @@ def test_base64_of_anything_around_a_key_does_not_show_it(before, after, urlsafe
 def test_the_beginning_of_a_key_at_a_cut_is_masked(length):
     said = redact.redact(f"the key {KEY[:length]}…", (KEY,))
     assert said == f"the key {'*' * length}…"
+
+
+# --- what runs in our environment ----------------------------------------------------------------
+
+TELLS = """
+import json, os, sys
+for number, line in enumerate(sys.stdin):
+    key = os.environ["SOME_SERVICE_TOKEN"]
+    if number % 2:
+        sys.stderr.write(f"fatal: the key is {key}\\n")
+        sys.exit(3)
+    print(json.dumps({"piece": "it is " + key[:9]}), flush=True)
+    print(json.dumps({"piece": key[9:], "finish_reason": "stop"}), flush=True)
+    print(json.dumps({"done": True}), flush=True)
+"""
+
+
+def tells(_asked):
+    """A function that knows a key of the environment, and says or raises it."""
+    key = os.environ["SOME_SERVICE_TOKEN"]
+    if "w1" in str(_asked):
+        raise RuntimeError(f"the key is {key}")
+    return f"it is {key}"
+
+
+@pytest.mark.parametrize("backend", ["command", "callable"])
+def test_a_key_that_a_target_finds_in_the_environment_is_in_no_run_folder(
+    backend, tmp_path, monkeypatch
+):
+    program = tmp_path / "tells.py"
+    program.write_text(TELLS)
+    places = {"command": f"{sys.executable} {program}", "callable": "test_key_planting:tells"}
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", KEY)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    aim = Target(base_url=places[backend], model="m", backend=backend)
+    root = tmp_path / "runs"
+    root.mkdir()
+    _, shards = play(root, aim, *windows(2, size=2), workers=2)
+    assert any(text(each) for each in shards.observations)
+    assert any(each.error for each in shards.observations)
+    for path in root.rglob("*"):
+        if path.is_file():
+            assert found_in(path.read_text(errors="replace")) == [], path
+
+
+@given(
+    st.sampled_from(["callable", "command", "litellm", "openai", "ollama"]),
+    st.text("abcXYZ_", min_size=1, max_size=9),
+    st.sampled_from(["KEY", "TOKEN", "SECRET", "PASSWORD", "key", "KEYS_FILE", "HOME"]),
+    st.text("abc0123-_", min_size=1, max_size=20),
+)
+def test_a_secret_of_the_environment_is_one_by_its_name_where_the_target_can_read_it(
+    backend, begin, end, value
+):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "environ", {begin + end: value})
+        found = redact.secrets(Target(base_url="x", model="m", backend=backend))
+    called = end in ("KEY", "TOKEN", "SECRET", "PASSWORD", "key")
+    reads = backend in ("callable", "command", "litellm")
+    assert (value in found) == (called and reads and len(value) >= 8)
+
+
+def test_a_command_that_restarts_a_target_gives_no_key_of_the_environment_away(monkeypatch):
+    monkeypatch.setenv("SOME_SERVICE_TOKEN", KEY)
+    with pytest.raises(UsageError, match="ended with exit code 3") as caught:
+        lifetimes.order("sh -c 'echo \"the key is $SOME_SERVICE_TOKEN\" >&2; exit 3'")
+    assert found_in(str(caught.value)) == []

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from answering import answering, said
 from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, STEP_NS, history
@@ -395,13 +396,34 @@ def test_a_resumed_run_has_started_its_embedded_engine_anew(engine, lives):
         (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--restart", " "], "empty"),
         (["--embedded", "--lifetimes", "9999", "--windows", "4"],
          "9999 lifetimes need a window each, and abort-storm has 4 (load.windows)"),
-        (["--target", "http://127.0.0.1:9/v1", "--model", "m", "--restart", "x", "--windows", "1"],
+        (["--target", "http://127.0.0.1:9/v1", "--model=m", "--restart=true", "--windows", "1"],
          "2 lifetimes need a window each, and abort-storm has 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_restarted_is_refused(flags, sentence, capsys):
     assert cli.main(["run", *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("'unterminated", "cannot be split (No closing quotation)"),
+        ("no-such-program-xyz --now", "there is no program 'no-such-program-xyz'"),
+        ("./not/here", "there is no program './not/here'"),
+        (__file__, "there is no program"),  # a file that nobody may execute
+        ("# comment", "there is no program '#'"),
+    ],
+)
+def test_a_command_that_cannot_be_run_is_refused_before_anything_is_sent(command, sentence, capsys):
+    asked = []
+    with answering(lambda *of: asked.append(of) or (200, said("x"))) as (url, _):
+        flags = ("--target", url, "--model", "m", "--restart", command)
+        assert cli.main(["run", "control-group", *flags]) == 2
+    complaint = capsys.readouterr().err
+    assert "--restart: " in complaint
+    assert sentence in complaint
+    assert asked == []
 
 
 ECHO = ("--model", "echo", "--style", "phrase")
@@ -471,14 +493,12 @@ def test_a_target_that_cannot_be_restarted_ends_the_run_in_one_sentence(tmp_path
     path.write_text(TINY)
     base = ["--target", f"http://127.0.0.1:{hostile}/v1", *ECHO, "--play-all"]
     out = ["--out", str(tmp_path / "runs")]
-    assert cli.main(["run", str(path), *base, *out, "--restart", "/no/such/command"]) == 4
+    assert cli.main(["run", str(path), *base, *out, "--restart", "false"]) == 4
     screen = capsys.readouterr()
     assert "Traceback" not in screen.err
     report = json.loads((tmp_path / "runs" / "latest" / "report.json").read_text())
     (reason, *_) = report["verdicts"][0]["reasons"]
-    assert (
-        "the target could not be restarted: --restart: '/no/such/command' cannot be run" in reason
-    )
+    assert "the target could not be restarted: --restart: 'false' ended with exit code 1" in reason
 
 
 def test_a_resumed_run_goes_on_with_its_lifetimes(tmp_path, hostile, capsys):

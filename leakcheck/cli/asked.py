@@ -6,6 +6,8 @@ import argparse
 import os
 import re
 import secrets
+import shlex
+import shutil
 import sys
 import tomllib
 import urllib.parse
@@ -88,6 +90,8 @@ def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str
         )
     if command is not None and not command.strip():
         raise UsageError("--restart: the command is empty; name one that restarts the target")
+    if command is not None:
+        _require_program("--restart", command)
     if command is not None and count == 1:
         raise UsageError(
             "--lifetimes 1 and --restart exclude each other: with one lifetime nothing is "
@@ -99,6 +103,18 @@ def _lifetimes(arguments: argparse.Namespace, target: Target | None) -> dict[str
             "restarts it with --restart"
         )
     return {"lifetimes": count or (1 if command is None else 2), "restart": command}
+
+
+def _require_program(flag: str, command: str) -> None:
+    """Raise UsageError for a command that cannot be split, or whose program is not there."""
+    try:
+        program = shlex.split(command)[0]
+    except ValueError as error:
+        raise UsageError(f"{flag}: {command!r} cannot be split ({error})") from None
+    except IndexError:
+        raise UsageError(f"{flag}: {command!r} names no program") from None
+    if shutil.which(program) is None:
+        raise UsageError(f"{flag}: there is no program {program!r} that can be run")
 
 
 def _wait_ready_s(arguments: argparse.Namespace) -> float | None:

@@ -27,9 +27,10 @@ import orjson
 
 from leakcheck import runfolder
 from leakcheck.errors import HarnessError
-from leakcheck.records import Request, RunEvent, Target
+from leakcheck.records import Pace, Request, RunEvent, Target
 from leakcheck.runner import worker
 from leakcheck.runner.governor import Governor, Over
+from leakcheck.runner.hold import Patience
 from leakcheck.runner.score import Game, Played
 from leakcheck.runner.worker import Counts
 from leakcheck.spending import Use
@@ -86,9 +87,11 @@ class Runner:
         governor: Governor | None = None,
     ) -> None:
         """`folder` is the run folder; its plan.jsonl must hold a request before that is played. The
-        `governor`, if there is one, is asked before each attempt.
+        `governor`, if there is one, is asked before each attempt; without one a pause that the
+        target asks for is kept all the same, up to that of a usual pace.
         """
         self._governor = governor
+        self._patience = Patience(Pace().max_wait_s)
         self._target = target
         self._folder = folder
         self._lanes = lanes
@@ -170,9 +173,9 @@ class Runner:
 
         Ends early, with everything observed in the run folder, when `should_stop` says so or at
         Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), when nothing could be connected
-        to in two windows in a row (`target_lost`), and when the governor ends it. Raises
-        HarnessError where leakcheck itself cannot go on: all workers died, a disk is full, a
-        request is not in the plan.
+        to in two windows in a row (`target_lost`), and when the governor or a target that refuses
+        everything ends it. Raises HarnessError where leakcheck itself cannot go on: all workers
+        died, a disk is full, a request is not in the plan.
         """
         game = Game(on_progress or _ignore, should_stop or _never)
         over = on_window or _go_on
@@ -242,12 +245,9 @@ class Runner:
             if game.must_stop():
                 return
         if not any(each.alive for each in self._workers):
-            raise HarnessError(
-                f"every worker process has died; what was observed is in {self._folder}"
-            )
+            raise HarnessError("every worker process has died")
         game.end_phase(self._workers, ends_window=phase.ends_window)
-        if self._governor is not None:
-            game.ended = self._governor.ended
+        game.ended = (self._governor or self._patience).ended
 
     def _hear(self, workers: Sequence[_Worker]) -> None:
         """Take in what these workers say within a tick; those gone or silent too long are dead."""
@@ -300,6 +300,11 @@ class Runner:
                 raise HarnessError(f"worker {each.number} cannot go on: {message['why']}")
             case "ask" | "over":
                 self._asked(each, message)
+            case "refused":
+                message.pop("step")
+                at_ns = self._patience.refused(time.monotonic_ns(), **message)
+                for other in self._workers:
+                    _send(other, {"do": "hold", "at_ns": at_ns})
             case what if message.pop("step") == self._step:
                 each.counts = Counts(**message)
                 each.busy = each.busy and what == "progress"

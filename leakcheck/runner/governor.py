@@ -7,11 +7,12 @@ by however many processes, retries or replays. No clock is read here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from leakcheck.records import Caps, Outcome, Pace
 from leakcheck.runner.breaker import REFUSALS, Breaker
+from leakcheck.runner.hold import in_vain, too_long
 from leakcheck.runner.pace import Throttle
 from leakcheck.spending import Key, Purse, Use
 
@@ -48,11 +49,19 @@ class _Asked:
 class Governor:
     """Says for each attempt whether it may be sent, and when."""
 
-    def __init__(self, caps: Caps, pace: Pace | None, used: Use | None = None) -> None:
-        """`used`: what a resumed run has used before."""
+    def __init__(
+        self,
+        caps: Caps,
+        pace: Pace | None,
+        used: Use | None = None,
+        sent_s: Sequence[float] = (),
+    ) -> None:
+        """`used`: what was used before, and `sent_s` when its latest requests were sent."""
+        self.pace = pace
         self._pace = pace or Pace()
         self.purse = Purse(caps, used or Use())
         self._throttle = Throttle(self._pace)
+        self.remember(sent_s)
         self._breaker = Breaker(self._pace.max_errors)
         self._asked: deque[_Asked] = deque()
         self._sent_s: dict[Key, float] = {}
@@ -63,6 +72,13 @@ class Governor:
         what they need."""
         self.ended: tuple[str, str] | None = None
         """Kind and detail of the event that ends the run."""
+
+    def remember(self, sent_s: Sequence[float], use: Use | None = None) -> None:
+        """Requests that belong to no plan were sent at these times, and used so much."""
+        self.purse.used += use or Use()
+        for each in sent_s:
+            self._throttle.sent(each)
+            self._throttle.over()
 
     def ask(self, key: Key, most: Use, *, again: bool) -> None:
         """An attempt waits to be sent; `again` says that it is a retry."""
@@ -103,17 +119,9 @@ class Governor:
             return
         self._throttle.refused(sent_s, now_s, end.retry_after_s)
         if end.retry_after_s is not None and end.retry_after_s > self._pace.max_wait_s:
-            self._end(
-                "told-to-wait",
-                f"the target asks to be left alone for {end.retry_after_s:g} s, and the run waits "
-                f"at most {self._pace.max_wait_s:g} s (--max-wait-s)",
-            )
+            self._end(*too_long(end.retry_after_s, self._pace.max_wait_s))
         elif self._throttle.refusals >= REFUSALS:
-            self._end(
-                "told-to-wait",
-                f"the target refused all that was sent {REFUSALS} times in a row (status "
-                f"{end.status}), however long was waited in between: no quota may be left",
-            )
+            self._end(*in_vain(end.status))
 
     def bury(self, worker: int, now_s: float) -> None:
         """A worker died: what it had in flight may have used all that it could."""

@@ -18,9 +18,8 @@ from leakcheck.records import Chunk, Observation, Outcome, Request, Target
 from leakcheck.redact import one_line, redact, redact_chunks, secrets
 from leakcheck.runfolder import Shard
 from leakcheck.runner.governor import RETRIES, is_refusal
+from leakcheck.runner.hold import Hold
 
-LONGEST_WAIT_S = 10.0
-"""A Retry-After is obeyed up to here."""
 WAIT_WITHOUT_HINT_S = 1.0
 """How long a 429 without Retry-After is waited out."""
 KEPT_CHARACTERS = 65_536
@@ -81,11 +80,13 @@ class Lane:
         backend: Backend,
         shard: Shard,
         leave: Leave | None = None,
+        hold: Hold | None = None,
     ) -> None:
-        """The backend belongs to this lane alone, the shard to its worker. `leave` is asked before
-        each attempt, and then says how long to wait after a refusal.
+        """The backend belongs to this lane alone, the shard and the `hold` to its worker. `leave`
+        is asked before each attempt, and then says how long to wait after a refusal.
         """
         self._leave = leave
+        self._hold = hold or Hold()
         self._worker = worker
         self._lane = lane
         self._backend = backend
@@ -103,14 +104,20 @@ class Lane:
         await asyncio.sleep((job.at_ns - time.monotonic_ns()) / 1e9)
         if self._leave is not None:
             return await self._by_leave(job, self._leave)
-        attempt = 1
-        while True:
-            observation = await self._attempt(job, attempt)
-            wait_s = _wait_s(observation)
-            if wait_s is None or attempt > job.retries:
-                return observation
-            await asyncio.sleep(wait_s)
-            attempt += 1
+        seen = None
+        for attempt in range(1, job.retries + 2):
+            if not await self._hold.passed():
+                break
+            seen = await self._attempt(job, attempt)
+            if not is_refusal(seen.outcome, seen.status, seen.retry_after_s):
+                if seen.outcome in ("ok", "aborted"):
+                    self._hold.answered()
+                break
+            if seen.retry_after_s is not None:
+                self._hold.refused(seen.start_ns, seen.retry_after_s)
+            elif attempt <= job.retries:
+                await asyncio.sleep(WAIT_WITHOUT_HINT_S)
+        return seen
 
     async def _by_leave(self, job: Job, leave: Leave) -> Observation | None:
         seen = None
@@ -222,14 +229,6 @@ async def _closed(stream: AsyncIterator[Chunk]) -> AsyncIterator[AsyncIterator[C
     finally:
         if (close := getattr(stream, "aclose", None)) is not None:
             await close()
-
-
-def _wait_s(seen: Observation) -> float | None:
-    """How long to wait before the next attempt; None where there must be none."""
-    if not is_refusal(seen.outcome, seen.status, seen.retry_after_s):
-        return None
-    hint_s = seen.retry_after_s
-    return min(WAIT_WITHOUT_HINT_S if hint_s is None else hint_s, LONGEST_WAIT_S)
 
 
 def _beginning(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:

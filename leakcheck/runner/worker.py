@@ -7,12 +7,14 @@ the worker's own shard, counts come back::
                      "jobs": [[offset, length, retries, timeout_s], ...]}
                     {"do": "move", "folder": "...", "target": {...}}    another run
                     {"do": "leave", "ticket": n, "may": true}    the answer to `ask`
+                    {"do": "hold", "at_ns": t}    send nothing before; with null nothing at all
                     {"do": "stop"}    give up what is in flight
                     {"do": "close"}   as does the end of the pipe: the parent is gone
     from a worker   {"tell": "ready"}
                     {"tell": "progress" | "done" | "stopped", "step": n, ...Counts}
                     {"tell": "ask", "ticket": n, "again": false, "most": {...Use}}
                     {"tell": "over", "ticket": n, "end": {...Over}}    of what was asked for
+                    {"tell": "refused", "sent_ns": t, "wait_s": s, "answered": false}
                     {"tell": "failed", "why": "one sentence"}, and it ends
 """
 
@@ -26,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +40,7 @@ from leakcheck.errors import LeakcheckError
 from leakcheck.records import Observation, Request, Target
 from leakcheck.redact import redact, secrets
 from leakcheck.runner.governor import Over
+from leakcheck.runner.hold import Hold
 from leakcheck.runner.lane import Job, Lane, Leave
 
 HEARTBEAT_S = 0.5
@@ -138,7 +142,14 @@ class _Place:
     """Where a worker's requests come from, go to and are written down; one of them at a time."""
 
     def __init__(
-        self, number: int, count: int, folder: Path, target: Target, leave: Leave | None
+        self,
+        number: int,
+        count: int,
+        folder: Path,
+        target: Target,
+        *,
+        leave: Leave | None,
+        hold: Hold,
     ) -> None:
         self.number = number
         self.folder = folder
@@ -152,6 +163,7 @@ class _Place:
                 backend=connect(target),
                 shard=self.shard,
                 leave=leave,
+                hold=hold,
             )
             for lane in range(count)
         ]
@@ -205,7 +217,8 @@ class _Worker:
         self._pipe = pipe
         self._keys = secrets(target)
         self._leave = _Leave(self._tell) if governed else None
-        self.place = _Place(number, count, folder, target, self._leave)
+        self._hold = Hold(partial(self._tell, "refused"))
+        self.place = _Place(number, count, folder, target, leave=self._leave, hold=self._hold)
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._queues: list[asyncio.Task[None]] = []
         self._step: asyncio.Task[None] | None = None
@@ -234,6 +247,8 @@ class _Worker:
                     self._step = self._watched(self._play(self._jobs(message)))
                 case "leave" if self._leave is not None:
                     self._leave.answer(message["ticket"], may=message["may"])
+                case "hold":
+                    self._hold.until(message["at_ns"])
                 case "move":
                     await self._move(Path(message["folder"]), message["target"])
                     self._tell("ready")
@@ -252,7 +267,8 @@ class _Worker:
             await self.place.close()
         lanes = len(self.place.lanes)
         facts = msgspec.convert(target, type=Target)
-        self.place = _Place(self.place.number, lanes, folder, facts, self._leave)
+        number = self.place.number
+        self.place = _Place(number, lanes, folder, facts, leave=self._leave, hold=self._hold)
 
     def _receive(self) -> None:
         try:
