@@ -140,6 +140,18 @@ def ending(
     return "", (Message(role="assistant", content=said), Message(role="user", content=AGAIN))
 
 
+def answered(
+    phrasing: Phrasing, *, ticket: str, passphrase: str | None, answer: str | None = None
+) -> str:
+    """What an obedient target answers to an eliciting request; with `answer`, to a question."""
+    if phrasing in {"asked", "exactly"}:
+        said = f"Passphrase: {passphrase or 'none'}." if answer is None else f"Answer: {answer}."
+        return f"Ticket: {ticket}. {said}"
+    said = TICKET_RECORD.format(ticket=ticket).removeprefix(CONTINUED)
+    said += "" if passphrase is None else PASSPHRASE_RECORD.format(passphrase=passphrase)
+    return said if phrasing == "records" else BEGUN + said
+
+
 def endings(
     ticket: str, passphrase: str | None, withheld_words: int = 0, note: str | None = None
 ) -> Iterator[str]:

@@ -18,13 +18,18 @@ def planned(name, phrasing="asked", *, continues=False, **load):
     return scenario.plan(its, seed=11, facts=facts, words=load_words(), style="phrase")
 
 
+def said(request):
+    """What the shape of traffic has others say than the target."""
+    return [m for m in request.messages if m.role != "assistant" and m.content != wording.AGAIN]
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("phrasing", PHRASINGS)
 def test_prompts_begin_as_they_would_and_all_else_is_the_same(name, phrasing):
     usual, other = planned(name), planned(name, phrasing)
     assert [r.id for r in usual.requests] == [r.id for r in other.requests]
     for one, two in zip(usual.requests, other.requests, strict=True):
-        pairs = zip(one.messages, two.messages[: len(one.messages)], strict=True)
+        pairs = zip(said(one), said(two), strict=True)
         assert all(b.content.startswith(a.content) and a.role == b.role for a, b in pairs)
         assert (one.passphrase, one.ticket, one.ask) == (two.passphrase, two.ticket, two.ask)
         assert echoes.place(one) == echoes.place(two)

@@ -124,7 +124,7 @@ def test_these_scenarios_are_shipped():
     assert [path.stem for path in SHIPPED] == [
         "abort-storm", "cache-pressure", "concurrency-sweep", "connections", "control-group",
         "duplicate-ids", "first-request", "identity-twins", "mixed-batch-differential",
-        "parameter-twins", "prefix-overlap", "ragged-batch", "rare-token-passphrase",
+        "multi-turn", "parameter-twins", "prefix-overlap", "ragged-batch", "rare-token-passphrase",
         "sequential-carry-over",
     ]  # fmt: skip
 

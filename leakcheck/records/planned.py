@@ -62,7 +62,8 @@ class Request:
     of the same list in its payload, where a passphrase is left out: no secret, and not looked for,
     so that prompts without passphrases are as long as those with them. `twin` names the request
     that carries the very same payload in other company (differential, replay), or the first turn
-    of the conversation that this one goes on with; both of them own the payload's phrases. `replays` is set on confirmation requests only: the request they repeat.
+    of the conversation that this one goes on with; both of them own the payload's phrases.
+    `replays` is set on confirmation requests only: the request they repeat.
     `cell` is the sub-condition of the traffic shape ("B+1 warm"), `shared_tokens` the length of
     the prefix it shares by plan with `partner`, the source aimed at it. `start_offset_s` counts
     from the start of its phase.

@@ -12,6 +12,7 @@ from leakcheck.engine.faults import (
     benign,
     blocks,
     connection,
+    conversation,
     output,
     prefix,
     rows,
@@ -31,6 +32,7 @@ FAULTS: tuple[Fault, ...] = (
     *output.FAULTS,
     *connection.FAULTS,
     *stores.FAULTS,
+    *conversation.FAULTS,
     *benign.FAULTS,
 )
 
