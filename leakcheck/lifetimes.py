@@ -17,10 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from leakcheck import gauges, history, planning, plugin, session, signs, survey
-from leakcheck.backends import Broken, Refused
+from leakcheck import gauges, history, planning, plugin, session, signs, spending, survey
+from leakcheck.backends import Broken, Refused, Turns
 from leakcheck.backends._http import Connection
 from leakcheck.errors import HarnessError, LeakcheckError, TargetError, UsageError
 from leakcheck.history import History
@@ -33,7 +34,7 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
-from leakcheck.redact import one_line
+from leakcheck.redact import inherited, one_line, redact
 from leakcheck.session import Session
 
 COMMAND_S = 120.0
@@ -181,7 +182,7 @@ def restart(live: Session, origin: Provenance, detail: str, *, untouched: bool =
             with signs.watched(target, opened.page) as seen:
                 order(origin.restart)
                 seen.wait(SHOW_S)
-                wait_until_back(target, ask=listening if untouched else survey.preflight)
+                wait_until_back(target, ask=listening if untouched else partial(_met_again, live))
                 why = seen.seen()
             kind = "restart-unseen" if why is None else kind
             detail = f"{detail}: {why or UNSEEN}"
@@ -216,7 +217,7 @@ def order(command: str, patience_s: float = COMMAND_S) -> None:
         if code != 0:
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-            why = f": {one_line(said)}" if said else ""
+            why = f": {one_line(redact(said, inherited()))}" if said else ""
             raise UsageError(f"--restart: {command!r} ended with exit code {code}{why}")
 
 
@@ -260,11 +261,27 @@ async def _listening(target: Target) -> None:
         raise TargetError(f"{target.base_url} answers with status {page.status}")
 
 
+def _met_again(live: Session, target: Target) -> None:
+    """Ask a target that may be back as before a run; the budget and the pace know of it. Raises as
+    `survey.meet`.
+    """
+    governor = live.governor
+    pace = None if governor is None else governor.pace
+    turns = Turns(pause_s=session.distance_s(pace))
+    try:
+        survey.meet(target, turns)
+    finally:
+        if governor is not None and turns.sent_s:
+            sent = len(turns.sent_s)
+            governor.remember(turns.sent_s, spending.met(sent))
+            session.note(live.folder, spending.MET, f"{sent} requests after a restart")
+
+
 def wait_until_back(
     target: Target,
     patience_s: float = BACK_S,
     *,
-    ask: Callable[[Target], object] = survey.preflight,
+    ask: Callable[[Target], object] = survey.meet,
 ) -> None:
     """Wait until the target answers when it is asked, by default as before a run. Raises
     TargetError where it does not.

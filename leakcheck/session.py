@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import leakcheck
-from leakcheck import embedded, gauges, runfolder, spending, waiting
+from leakcheck import embedded, gauges, runfolder, spending, survey, waiting
+from leakcheck.backends import Turns
 from leakcheck.errors import UsageError
 from leakcheck.records import (
     SCHEMA,
@@ -75,12 +76,15 @@ class Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A target that is there to be spoken to; `engine` is the process of an embedded one, and
-    `page` its page of metrics, if that is to be read.
+    `page` its page of metrics, if that is to be read. `turns` are the requests to it so far that
+    are in no plan, `models` what it offers, once it was `met`.
     """
 
     target: Target
     engine: embedded.Embedded | None
     page: gauges.Source | None = None
+    turns: Turns = field(default_factory=Turns)
+    models: tuple[str, ...] = ()
 
     @property
     def ready(self) -> dict[str, Any] | None:
@@ -115,7 +119,12 @@ def opened(setup: Setup) -> Iterator[Opened]:
         if setup.wait_ready_s is not None:
             waiting.until_ready(setup.target, setup.wait_ready_s, _tell)
         page = gauges.found(setup.target, setup.metrics)
-        yield Opened(target=setup.target, engine=None, page=page)
+        turns = Turns(
+            setup.caps.requests,
+            pause_s=distance_s(setup.pace),
+            max_wait_s=(setup.pace or Pace()).max_wait_s,
+        )
+        yield Opened(target=setup.target, engine=None, page=page, turns=turns)
         return
     with embedded.start(setup.engine) as started:
         started.ready["flags"] = list(setup.engine)
@@ -126,6 +135,19 @@ def opened(setup: Setup) -> Iterator[Opened]:
             timeout_s=setup.timeout_s,
         )
         yield Opened(target=local, engine=started, page=gauges.found(local, setup.metrics))
+
+
+def met(opened: Opened) -> Opened:
+    """The target as it is to be spoken to, and its models, as `survey.meet` finds them."""
+    target, models = survey.meet(opened.target, opened.turns)
+    return replace(opened, target=target, models=models)
+
+
+def distance_s(pace: Pace | None) -> float:
+    """Between two requests that are sent one by one, at this pace."""
+    if pace is None or pace.requests is None:
+        return 0.0
+    return pace.per_s / pace.requests
 
 
 def _tell(line: str) -> None:
@@ -225,13 +247,16 @@ def started(
     pace: Pace | None = None,
 ) -> Iterator[Session]:
     """As many workers and lanes as the largest of `loads` needs. What the folder's attempts so far
-    have used counts. Raises HarnessError.
+    have used counts, and what met the target. Raises HarnessError.
     """
     workers, lanes = max(load.workers for load in loads), max(load.lanes for load in loads)
+    time.sleep(opened.turns.left_s)
     governor = None
     if pace is not None or caps not in (None, Caps()):
-        met = spending.meeting(max(1, len(opened.target.tenants)))
-        governor = Governor(caps or Caps(), pace, spending.used(folder) + met)
+        sent_s = opened.turns.sent_s
+        if sent_s:
+            note(folder, spending.MET, f"{len(sent_s)} requests found out what the target takes")
+        governor = Governor(caps or Caps(), pace, spending.used(folder), sent_s)
     with (
         runfolder.locked(folder),
         Runner(opened.target, folder, workers, lanes, governor) as runner,

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = Callable[[str, str, dict[str, Any]], tuple[int, Any]]
-"""From method, path and JSON body to status and a JSON document, or a text (a web page)."""
+Answer = Callable[[str, str, dict[str, Any]], tuple[Any, ...]]
+"""From method, path and JSON body to status and a JSON document, or a text (a web page); headers
+may follow.
+"""
 
 
 @contextmanager
@@ -29,13 +31,15 @@ def answering(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             body = json.loads(raw) if raw else {}
             if raw:
                 bodies.append(body)
-            status, document = answer(self.command, self.path, body)
+            status, document, *more = answer(self.command, self.path, body)
             kind = "text/html" if isinstance(document, str) else "application/json"
             data = document.encode() if isinstance(document, str) else json.dumps(document).encode()
             self.send_response(status)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
-            if status == 429:
+            for name, text in (more[0] if more else {}).items():
+                self.send_header(name, text)
+            if status == 429 and "retry-after" not in (more[0] if more else {}):
                 self.send_header("retry-after", "0")
             self.end_headers()
             self.wfile.write(data)

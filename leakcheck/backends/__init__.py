@@ -1,18 +1,21 @@
 """What a backend is, and how one is found by name.
 
-A backend is one file with a function `connect(target: Target) -> Backend`. A bare name is a module
+A backend is one file with a function `connect(target: Target) -> Backend`, and mostly one `meet`
+(see `survey.meet`). A bare name is a module
 of this folder, a dotted name any importable module (see `plugin`). Each lane has a backend
 of its own, with one connection of its own: a backend never retries, caches or pools.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from leakcheck import plugin
-from leakcheck.records import Chunk, Request, Target
+from leakcheck.records import Chunk, Pace, Request, Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,54 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Close the connection."""
         ...
+
+
+class Turns:
+    """The requests to a target that belong to no plan: one at a time, `pause_s` apart, each counted
+    before it is sent, and no more than `most`. None is sent while the target asks to be left alone.
+    """
+
+    def __init__(
+        self, most: int | None = None, *, pause_s: float = 0.0, max_wait_s: float | None = None
+    ) -> None:
+        """None: no limit but that of `grant`. A longer pause than `max_wait_s` (None: that of a
+        usual pace) is not waited for.
+        """
+        self._most, self._limit, self._pause_s = most, most, pause_s
+        self._max_wait_s = Pace().max_wait_s if max_wait_s is None else max_wait_s
+        self._free_s = 0.0
+        self.too_long_s: float | None = None
+        """The pause, in seconds, that the target asked for and that nobody waits for."""
+        self.sent_s: list[float] = []
+        """When they were sent, in seconds of the monotonic clock."""
+
+    def grant(self, requests: int) -> None:
+        """Allow so many from here on, as far as there is room for them."""
+        limit = len(self.sent_s) + requests
+        self._limit = limit if self._most is None else min(limit, self._most)
+
+    async def take(self) -> bool:
+        """Wait until the next request may be sent, and count it; False where none may be."""
+        spent = self._limit is not None and len(self.sent_s) >= self._limit
+        if spent or self.too_long_s is not None:
+            return False
+        free_s = self._free_s
+        if self.sent_s:
+            free_s = max(free_s, self.sent_s[-1] + self._pause_s)
+        await asyncio.sleep(free_s - time.monotonic())
+        self.sent_s.append(time.monotonic())
+        return True
+
+    def refused(self, retry_after_s: float) -> None:
+        """The target asks to be left alone so long."""
+        self._free_s = max(self._free_s, time.monotonic() + retry_after_s)
+        if retry_after_s > self._max_wait_s:
+            self.too_long_s = retry_after_s
+
+    @property
+    def left_s(self) -> float:
+        """How long the target is still to be left alone."""
+        return max(0.0, self._free_s - time.monotonic())
 
 
 def load(name: str) -> Callable[[Target], Backend]:

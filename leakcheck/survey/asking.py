@@ -1,7 +1,6 @@
 """Ask a target questions that belong to no plan: few, one at a time, each counted.
 
-A target that says that it is busy is left alone for as long as it asks; with `pause_s`, so much
-time passes between two requests.
+A target that says that it is busy is left alone for as long as it asks.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from yarl import URL
 
 from leakcheck import backends
-from leakcheck.backends import Backend, Broken, Refused
+from leakcheck.backends import Backend, Broken, Refused, Turns
 from leakcheck.backends._http import Connection, Page
 from leakcheck.records import Api, Chunk, Request, Target, TokenLogprob, Usage
 from leakcheck.redact import redact, redact_chunks, secrets
@@ -26,7 +25,6 @@ _PAGE_S = 10.0
 _HANGING = 3
 """So many pages that do not answer in time, and no more are asked for."""
 _ATTEMPTS = 3
-_LONGEST_WAIT_S = 30.0
 _BUSY = frozenset({429, 503})
 _LIMIT_HEADERS = ("ratelimit", "rate-limit", "retry-after", "quota")
 
@@ -69,24 +67,29 @@ class Seen:
 class Asker:
     """One conversation with a target. Use it inside a running event loop; close it."""
 
-    def __init__(self, target: Target, *, pause_s: float = 0.0, most: int = MOST) -> None:
+    def __init__(self, target: Target, turns: Turns, *, most: int = MOST) -> None:
         """Nothing is sent yet. Raises UsageError as the backend does."""
         self.target = target
-        self.requests = 0
+        self._turns, self._before = turns, len(turns.sent_s)
+        turns.grant(most)
+        self.unanswered = 0
+        """So many requests in a row, the last ones, got no reply at all."""
         self.limits: dict[str, str] = {}
         """The headers of its replies that speak of limits."""
-        self._pause_s, self._most = pause_s, most
         self._hanging = 0
         self._keys = secrets(target)
         self._backends: dict[Api, Backend] = {}
-        self.http = None if not _is_url(target.base_url) else Connection(target)
+        self.http: Connection | None = getattr(self._backend(target.api), "http", None)
 
     async def close(self) -> None:
         """Close all connections."""
         for backend in self._backends.values():
             await backend.close()
-        if self.http is not None:
-            await self.http.close()
+
+    @property
+    def requests(self) -> int:
+        """Sent so far."""
+        return len(self._turns.sent_s) - self._before
 
     async def page(
         self,
@@ -98,7 +101,7 @@ class Asker:
         if self.http is None or self._hanging >= _HANGING:
             return None
         for _ in range(_ATTEMPTS):
-            if not await self._may():
+            if not await self._turns.take():
                 return None
             try:
                 async with asyncio.timeout(min(_PAGE_S, self.target.timeout_s)):
@@ -115,30 +118,28 @@ class Asker:
             wait_s = _seconds(page.headers.get("retry-after"))
             if page.status not in _BUSY or wait_s is None:
                 return replace(page, text=redact(page.text, self._keys))
-            await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
+            self._turns.refused(wait_s)
         return None
 
     async def answer(self, request: Request, *, api: Api | None = None) -> Seen:
         """Send a request, by another API than the target's if one is named."""
         seen = Seen(ok=False, error="not asked: so many requests are enough")
         for wait_s in range(1, _ATTEMPTS + 1):
-            if not await self._may():
+            if not await self._turns.take():
                 return seen
             seen, retry_after_s = await self._answer(request, api or self.target.api)
             if seen.ok or seen.status not in _BUSY:
                 return seen
-            await asyncio.sleep(min(retry_after_s or wait_s, _LONGEST_WAIT_S))
+            self._turns.refused(wait_s if retry_after_s is None else retry_after_s)
         return seen
 
     async def _answer(self, request: Request, api: Api) -> tuple[Seen, float | None]:
-        if api not in self._backends:
-            connect = backends.load(self.target.backend)
-            self._backends[api] = connect(replace(self.target, api=api))
+        backend = self._backend(api)
         chunks: list[Chunk] = []
         ok, status, error, retry_after_s = False, None, "", None
         try:
             async with asyncio.timeout(self.target.timeout_s):
-                async for chunk in self._backends[api].stream(request):
+                async for chunk in backend.stream(request):
                     chunks.append(chunk)  # noqa: PERF401 - kept also where the stream breaks
             ok = True
         except TimeoutError:
@@ -146,26 +147,22 @@ class Asker:
         except (Refused, Broken) as refused:
             status, error = refused.status, redact(refused.message, self._keys)
             retry_after_s = refused.retry_after_s if isinstance(refused, Refused) else None
+        self._note(getattr(getattr(backend, "http", None), "replied", {}))
+        silent = not ok and status is None and not any(chunk.text for chunk in chunks)
+        self.unanswered = self.unanswered + 1 if silent else 0
         said = redact_chunks(chunks, self._keys)
         return Seen(ok=ok, chunks=said, status=status, error=error), retry_after_s
 
-    async def _may(self) -> bool:
-        """Count a request, if there is room for it, when its time has come."""
-        if self.requests >= self._most:
-            return False
-        if self.requests and self._pause_s:
-            await asyncio.sleep(self._pause_s)
-        self.requests += 1
-        return True
+    def _backend(self, api: Api) -> Backend:
+        if api not in self._backends:
+            connect = backends.load(self.target.backend)
+            self._backends[api] = connect(replace(self.target, api=api))
+        return self._backends[api]
 
     def _note(self, headers: Mapping[str, str]) -> None:
         for name, value in headers.items():
             if any(part in name for part in _LIMIT_HEADERS):
                 self.limits[name] = redact(value, self._keys)
-
-
-def _is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://"))
 
 
 def _seconds(text: str | None) -> float | None:
