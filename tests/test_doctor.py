@@ -4,19 +4,23 @@ import contextlib
 import io
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 from answering import MODELS, answering, only_chat, refused, said
+from backends.servers import anthropic, llamacpp, ollama, tgi, wire
 
-from leakcheck import doctor, evidence, scenario
+from leakcheck import doctor, evidence, planning, scenario
 from leakcheck.checks._mixed import Trial
 from leakcheck.checks._trajectories import Comparison
 from leakcheck.cli import main
 from leakcheck.embedded import start
 from leakcheck.outlook import Known, outlooks
-from leakcheck.records import Abilities, Diagnosis, Exposure, Noise, TargetFacts
+from leakcheck.records import Abilities, Diagnosis, Exposure, Noise, Target, TargetFacts
 from leakcheck.report import diagnosis
+from leakcheck.session import Setup
 from leakcheck.traffic.mixed_batch import ALONE, ALONE_AGAIN, NEUTRAL
 
 ABLE = Abilities(base_url="http://h/v1", backend="openai", api="chat", model="m", pieces=16)
@@ -26,7 +30,18 @@ FACTS = TargetFacts(block_tokens=16, reports_cached_tokens=True, reports_logprob
 # --- what findings mean --------------------------------------------------------------------------
 
 
-def outlook(name, *, able=ABLE, facts=FACTS, echo=(20, 20), noise=None, hits=True, exposures=()):
+def outlook(
+    name,
+    *,
+    able=ABLE,
+    facts=FACTS,
+    echo=(20, 20),
+    noise=None,
+    hits=True,
+    exposures=(),
+    unmeasured=(),
+    seen=None,
+):
     known = Known(
         abilities=able,
         facts=facts,
@@ -34,10 +49,26 @@ def outlook(name, *, able=ABLE, facts=FACTS, echo=(20, 20), noise=None, hits=Tru
         echo=None if echo is None else evidence.rate(*echo),
         cache_hits=hits,
         exposures=exposures,
-        seen=None,
+        seen=seen,
+        unmeasured=unmeasured,
     )
     (found,) = outlooks([scenario.read(scenario.find(name), {})], known)
     return found
+
+
+def seen(events, trials):
+    return planning.Seen(
+        where="a run",
+        echo=evidence.rate(events, trials),
+        asked=0,
+        recipients=0,
+        trials=0,
+        planted=0,
+        requests_per_s=1.0,
+        told=0,
+        prompt_tokens=None,
+        answer_tokens=None,
+    )
 
 
 def test_a_target_that_has_everything_can_be_judged_without_remarks():
@@ -168,6 +199,24 @@ def test_the_grade_is_by_tokens_and_where_none_differs_by_log_probabilities(alon
     assert doctor.noise([trial(alone, company)]).grade == grade
 
 
+def test_nothing_is_called_fit_that_was_not_measured():
+    for part in ("survey", "abilities", "audition", "noise"):
+        found = outlook("rare-token-passphrase", unmeasured=(part,))
+        assert found.can is None
+        assert found.reasons == (f"not measured: {diagnosis.PARTS[part]}",)
+
+
+def test_what_does_not_need_company_is_open_to_none_of_the_noise():
+    assert outlook("sequential-carry-over", unmeasured=("noise",)).can is True
+
+
+def test_where_owners_may_repeat_too_seldom_the_windows_are_those_of_the_rate_that_was_seen():
+    found = outlook("rare-token-passphrase", echo=(7, 10), seen=seen(7, 10))
+    assert found.can is None
+    assert "at least 39 %, and a run has to show 50 %" in found.reasons[0]
+    assert found.windows is not None
+
+
 # --- on the command line -------------------------------------------------------------------------
 
 
@@ -257,3 +306,65 @@ def test_a_target_without_anything_is_examined_all_the_same(capsys):
     assert re.search(r"^cached tokens +not reported$", screen, re.MULTILINE)
     assert re.search(r"^prefix-overlap +no ", screen, re.MULTILINE)
     assert "left out" in screen
+
+
+@pytest.mark.parametrize(
+    ("part", "missing"),
+    [("audition", ("audition", "noise")), ("mixed-batch-differential", ("noise",))],
+)
+def test_a_target_that_is_lost_on_the_way_is_no_target_that_was_examined(
+    monkeypatch, part, missing
+):
+    monkeypatch.setattr("leakcheck.audition.most", lambda _cap: 24)
+    begun = set()
+
+    def dying(_body):
+        return (500, refused("the engine has crashed")) if part in begun else None
+
+    with answering(only_chat(dying)) as (url, _):
+        setup = Setup(target=Target(base_url=url, model="m"), seed=7)
+        found = doctor.examine(setup, lambda name, *_: begun.add(name))
+    assert (found.exit_code, found.unmeasured, found.ended[0]) == (4, missing, "target-lost")
+    needy = {"rare-token-passphrase", "mixed-batch-differential", "abort-storm"}
+    assert not [each for each in found.outlooks if each.scenario in needy and each.can]
+    screen = " ".join(diagnosis.render(found).split())
+    assert screen.count("The target was lost while it was examined: ") == 2
+    assert "the engine has crashed. Not or not wholly measured: " in screen
+    assert diagnosis.PARTS["noise"] in screen
+
+
+def test_what_was_not_measured_in_company_is_not_said_to_be(printed):
+    found = replace(msgspec.convert(printed, Diagnosis), echo=None)
+    line = re.search(r"^echo .*$", diagnosis.render(found), re.MULTILINE)[0]
+    assert "in company not measured" in line
+
+
+@pytest.mark.parametrize("backend", ["anthropic", "ollama", "llamacpp", "tgi", "callable"])
+def test_other_backends_are_examined_too(capsys, monkeypatch, backend):
+    dialect = {"anthropic": anthropic, "ollama": ollama, "llamacpp": llamacpp, "tgi": tgi}
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    named = ["--backend", backend, "--model=m", "--seed=7"]
+    if backend == "callable":
+        assert main(["doctor", "backends.servers.plain:answer", *named]) == 0
+    else:
+        with wire.Server(dialect[backend]) as server:
+            assert main(["doctor", f"http://127.0.0.1:{server.port}", *named]) == 0
+    screen = capsys.readouterr().out
+    assert f"backend {backend}" in screen.splitlines()[0]
+    assert "extensions" not in screen
+    assert ("this API has none" in screen) == (backend != "callable")
+
+
+def test_what_was_not_measured_is_no_no():
+    unasked = replace(ABLE, pieces=None)
+    assert "not measured" in outlook("abort-storm", able=unasked).remarks[0]
+    found = outlook("prefix-overlap", hits=None, facts=TargetFacts())
+    assert found.can is None
+    assert "was not measured" in found.reasons[0]
+    assert "not: temperature" in diagnosis._sampling(ABLE, replace(FACTS, samples=False))
+
+
+def test_a_target_that_repeats_nothing_cannot_be_judged_by_any_scenario():
+    found = outlook("first-request", echo=(0, 20))
+    assert found.can is False
+    assert "0 of 20 answers" in found.reasons[0]

@@ -78,7 +78,7 @@ def test_impossible_usage_is_noted_once_and_is_no_evidence_of_the_cache():
 
 
 def test_one_id_for_the_answers_to_several_requests_is_counted():
-    h = changed(history("a> b> c> a=aA b=bB c=cC"), lambda o: {"target_id": "chatcmpl-1"})
+    h = changed(history("a> b> c> a=aA b=bB c=cC"), lambda _: {"target_id": "chatcmpl-1"})
     assert "3 of 3 answers with an id share it" in metadata.shared_ids(h)
     assert metadata.shared_ids(h) in analyze(h).verdicts[0].notes
     own = changed(h, lambda o: {"target_id": o.request_id})

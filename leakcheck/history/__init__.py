@@ -9,8 +9,9 @@ that was refused, as planned), `unknown`, or `unsent`.
 
 `observations`: one row an attempt: request_id scenario attempt outcome worker lane start_ns
 first_chunk_ns end_ns content finish_reason prompt_tokens completion_tokens cached_tokens impossible
-status error observed. Of `impossible` usage (records.Usage) the cached tokens are left out. An attempt
-that was journalled and never came back is `unknown`, lasts until the end of the run and has `observed` False: its passphrase may be inside the target.
+status error observed. Of `impossible` usage (records.Usage) the cached tokens are left out. An
+attempt that was journalled and never came back is `unknown`, lasts until the end of the run and has
+`observed` False: its passphrase may be inside the target.
 
 `overlaps`: one row a request that was sent: request_id scenario peak with_any. `peak` is the
 largest number of requests in flight at one time during it, itself included; `with_any` says
