@@ -1,4 +1,4 @@
-"""What was sent before the scenarios is no scenario; and small sentences that were stumbled over."""
+"""What was sent before the scenarios is no scenario; and sentences that were stumbled over."""
 
 import dataclasses
 
