@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakcheck import runfolder, session, spending, styles, survey, wording
+from leakcheck import runfolder, session, spending, styles, wording
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.match import find
 from leakcheck.passphrase import (
@@ -243,7 +243,7 @@ def run(options: Options, watch: Watch, say: Callable[[str], None]) -> str | Non
     setup, its = options.setup, scenario(options)
     _require_writable(options.file)
     with session.opened(setup) as opened:
-        opened = replace(opened, target=survey.meet(opened.target)[0])  # noqa: PLW2901 - what every lane is to know
+        opened = session.met(opened)  # noqa: PLW2901 - what every lane is to know
         words, style = _candidates(setup, opened)
         total = budget(len(words), options)
         _require_room(setup, len(words), total)

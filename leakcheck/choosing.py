@@ -96,6 +96,7 @@ def _with(
 ) -> Made:
     """A run with these words. Raises UsageError where they will not do."""
     tenants = () if setup.target is None else setup.target.tenants
+    hottest = survey.HOT if setup.target is None else setup.target.hottest
     names = [each.name for each in tenants]
     first = survey.plan(
         seed=setup.seed,
@@ -103,6 +104,7 @@ def _with(
         style=style,
         ids=itertools.count(sum(len(plan.requests) for plan in heard_in)),
         length=max(each.load.passphrase_words for each in scenarios),
+        hottest=hottest,
     )
     first = _in_turns(first, names)
     done = Made(first=first, scenarios=tuple(scenarios), heard_in=heard_in)

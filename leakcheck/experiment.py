@@ -65,8 +65,9 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     lifetimes.require_windows(scenarios, setup.lifetimes)
     with session.opened(setup) as opened:
         watch(survey.NAME, 0, 1)
-        known, models = survey.meet(opened.target)
-        opened = replace(opened, target=known)  # noqa: PLW2901 - what every lane is to know
+        opened = session.met(opened)  # noqa: PLW2901 - what every lane is to know
+        if setup.target is not None:
+            setup = replace(setup, target=opened.target)
         tokenizer = opened.tokenizer(setup.tokenizer)
         # what cannot be is refused before anything is sent
         usual = choosing.made(scenarios, setup, tokenizer)
@@ -82,7 +83,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
                 if made is not None:
                     origin = replace(origin, scenarios=made.scenarios)
                     runfolder.write_plans(folder, [*made.heard_in, made.first])
-                    found = _facts(live, made, tokenizer, models)
+                    found = _facts(live, made, tokenizer)
                 if made is not None and found is not None:
                     runfolder.write_provenance(folder, replace(origin, facts=found))
                     watch("plan", 0, 1)
@@ -95,9 +96,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
     return judge(folder, watch), folder
 
 
-def _facts(
-    live: Session, made: choosing.Made, tokenizer: Any, models: Sequence[str]
-) -> TargetFacts | None:
+def _facts(live: Session, made: choosing.Made, tokenizer: Any) -> TargetFacts | None:
     """Send the survey; what it found, or None where the run ended meanwhile."""
     first, target = made.first, live.opened.target
     ended = live.send(survey.NAME, first.requests)
@@ -110,7 +109,8 @@ def _facts(
     if tokenizer is not None:
         tokens = survey.tokens_of(tokenizer, chat=chat, words=first.words)
     seen = runfolder.read_shards(live.folder).observations
-    found = survey.facts(first, seen, models=models, tokens=tokens, refuses=target.refuses)
+    models = live.opened.models
+    found = survey.facts(first, seen, models=models, tokens=tokens, target=target)
     found = replace(found, continues=not chat, tenants=tuple(each.name for each in target.tenants))
     return made.facts(found)
 
@@ -134,12 +134,14 @@ def resume(folder: Path, watch: Watch) -> Report:
     setup = Setup(
         target=target,
         engine=engine,
+        caps=_left(folder, origin),
+        pace=origin.pace,
         api=target.api,
         timeout_s=target.timeout_s,
         metrics=gauges.AUTO if runfolder.read_gauges(folder) else gauges.OFF,
     )
     with session.opened(setup) as opened:
-        survey.preflight(opened.target)
+        session.met(opened)
         session.note(folder, "resumed")
         try:
             with _started(folder, opened, origin, watch) as live:
@@ -147,6 +149,14 @@ def resume(folder: Path, watch: Watch) -> Report:
         except KeyboardInterrupt:
             session.note(folder, "interrupted", "between two steps")
     return judge(folder, watch)
+
+
+def _left(folder: Path, origin: Provenance) -> Caps:
+    """The caps of a run that is resumed, with the requests that are left of them."""
+    caps = origin.caps
+    if caps.requests is None:
+        return caps
+    return replace(caps, requests=max(0, caps.requests - spending.used(folder).requests))
 
 
 def _is_finished(folder: Path, plans: Sequence[Plan]) -> bool:

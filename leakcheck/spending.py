@@ -16,12 +16,14 @@ from leakcheck.records import Caps, Observation, Request, Use
 
 __all__ = [
     "MEETING",
+    "MET",
     "Caps",
     "Purse",
     "Resource",
     "Use",
     "cost_usd",
     "meeting",
+    "met",
     "sentence",
     "total",
     "use",
@@ -32,7 +34,10 @@ __all__ = [
 CHARS_PER_TOKEN = 3
 """Taken where the target reports no usage: prose has about 4, rare words are cut up finer."""
 MEETING = 24
-"""Of the tiny requests that are sent, one after the other, before a run has a folder."""
+"""Of the requests that find out what a target takes, before a run has a folder, at most so many are
+sent with each key."""
+MET = "met"
+"""The event that says how many they were, at the beginning of its detail."""
 _MEETING_TOKENS = 64
 _TEMPLATE_TOKENS = 32
 _MESSAGE_TOKENS = 8
@@ -77,10 +82,12 @@ def cost_usd(caps: Caps, of: Use) -> float:
 
 
 def meeting(identities: int) -> Use:
-    """The most that finding out what a target takes can use before a run begins, which is in no
-    run folder: tiny requests, MEETING for each identity.
-    """
-    requests = MEETING * identities
+    """The most that finding out what a target takes can use, with so many keys."""
+    return met(MEETING * identities)
+
+
+def met(requests: int) -> Use:
+    """What so many tiny requests use that are in no plan."""
     return Use(requests=requests, prompt_tokens=_MEETING_TOKENS * requests, answer_tokens=requests)
 
 
@@ -146,12 +153,14 @@ def used(folder: Path) -> Use:
     """What stands in a run folder. An attempt without an end (its worker was killed) counts with
     the most that it can have used.
     """
+    events = runfolder.read_events(folder)
+    before = met(sum(int(each.detail.split()[0]) for each in events if each.kind == MET))
     shards = runfolder.read_shards(folder)
     if not shards.invocations:
-        return Use()
+        return before
     requests = {each.id: each for plan in runfolder.read_plans(folder) for each in plan.requests}
     ends = {(seen.request_id, seen.attempt): seen for seen in shards.observations}
-    return total(
+    return before + total(
         (requests[sent.request_id], ends.get((sent.request_id, sent.attempt)))
         for sent in shards.invocations
     )

@@ -6,6 +6,7 @@ import random
 import pytest
 from answering import MODELS, answering, only_chat, refused, said
 
+from leakcheck.backends import Turns
 from leakcheck.records import Target
 from leakcheck.survey import abilities, address
 from leakcheck.survey.asking import Asker
@@ -152,7 +153,7 @@ def test_a_target_that_is_always_busy_is_asked_no_more_than_so_often():
 
 def test_nothing_is_sent_beyond_the_limit_of_requests():
     async def go(url):
-        asker = Asker(Target(base_url=url, model="m"), most=2)
+        asker = Asker(Target(base_url=url, model="m"), Turns(), most=2)
         pages = [await asker.page("GET", asker.http.base) for _ in range(4)]
         await asker.close()
         return [page is not None for page in pages], asker.requests
@@ -163,10 +164,11 @@ def test_nothing_is_sent_beyond_the_limit_of_requests():
 
 def test_the_only_model_is_taken_and_the_address_below_the_one_given():
     with answering(only_chat(bare)) as (url, _):
-        target, listed, requests = address.reach(
-            Target(base_url=url.removesuffix("/v1"), model=address.UNNAMED)
+        turns = Turns()
+        target, listed = address.reach(
+            Target(base_url=url.removesuffix("/v1"), model=address.UNNAMED), turns
         )
-    assert (target.base_url, target.model, requests) == (url, "m", 1)
+    assert (target.base_url, target.model, len(turns.sent_s)) == (url, "m", 1)
     assert listed == MODELS
 
 
@@ -177,7 +179,7 @@ def test_the_only_model_is_taken_and_the_address_below_the_one_given():
 def test_a_model_that_has_to_be_chosen_is_asked_for(models, sentence):
     listed = {"data": [{"id": name} for name in models]}
     with answering(lambda *_: (200, listed)) as (url, _), pytest.raises(Exception, match=sentence):
-        address.reach(Target(base_url=url, model=address.UNNAMED))
+        address.reach(Target(base_url=url, model=address.UNNAMED), Turns())
 
 
 def test_another_api_is_tried_where_chats_are_not_there():
@@ -189,5 +191,33 @@ def test_another_api_is_tried_where_chats_are_not_there():
         return 404, refused("Not Found")
 
     with answering(answer) as (url, _):
-        target, models = address.answering(Target(base_url=url, model="m"))
+        target, models = address.answering(Target(base_url=url, model="m"), Turns())
     assert (target.api, models) == ("completions", ("m",))
+
+
+def test_limits_are_read_off_the_headers_of_answers():
+    def limited(_body):
+        limits = {"x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-tokens": "149,984"}
+        return 200, said("one two"), limits
+
+    assert able(only_chat(limited)).limits == {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-tokens": "149,984",
+    }
+
+
+def test_what_a_backend_has_no_words_for_is_not_asked_and_not_called_missing():
+    sent = []
+
+    def messages(method, _path, body):
+        if method == "GET" or "messages" not in body:
+            return 404, refused("Not Found")
+        sent.append(body)
+        text = [{"type": "text", "text": "one two three"}]
+        return 200, {"type": "message", "id": "x", "content": text, "stop_reason": "end_turn"}
+
+    found = able(messages, backend="anthropic", hottest=1.0)
+    assert set(found.unsaid) == {"seed", "top_logprobs", "n", "response_format", "cache_salt"}
+    assert (found.seed, found.n, found.response_format) == (None, None, None)
+    assert (found.tools, found.temperature) == ("accepted", False)
+    assert max(body.get("temperature", 0) for body in sent) == 1.0

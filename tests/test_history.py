@@ -10,10 +10,12 @@ from shorthand import STEP_NS, history, passphrase, provenance, ticket, with_chu
 
 from leakcheck import history as histories
 from leakcheck import runfolder
+from leakcheck.analyzer import echoes
+from leakcheck.checks import foreign_passphrase
 from leakcheck.errors import RunFolderError
 from leakcheck.history import overlap, scan
 from leakcheck.passphrase import phantoms
-from leakcheck.records import Chunk, Message, Observation, RunEvent, TokenLogprob
+from leakcheck.records import PROMPT, Chunk, Message, Observation, RunEvent, TokenLogprob
 
 
 def outcomes(h):
@@ -407,3 +409,18 @@ def test_ten_thousand_requests_make_tables_in_seconds():
     assert (h.matches["owner"] == "own").all()
     assert (h.overlaps["peak"] == 16).all()
     assert h.windows["trial"].all()
+
+
+def test_the_own_passphrase_in_a_prompt_that_is_said_again_is_neither_echo_nor_match():
+    sent = Chunk(text=f"system {passphrase('a')} {ticket('a')} assistant", field=PROMPT)
+    h = with_chunks(history("a> a=_"), "a", Chunk(text="The weather is fine."), sent)
+    assert len(h.matches) == 0
+    assert echoes.rate(h).events == 0
+
+
+def test_a_foreign_passphrase_in_a_prompt_that_is_said_again_is_a_leak():
+    prompt = Chunk(text=f"system {passphrase('a')} assistant", field=PROMPT)
+    h = with_chunks(history("a> b> a=a b=b"), "b", Chunk(text=ticket("b")), prompt)
+    found = row(h, "matches", owner="foreign")
+    assert (found["recipient"], found["source"], found["field"]) == ("b", "a", PROMPT)
+    assert [each.anomaly for each in foreign_passphrase.check(h).findings] == ["foreign-passphrase"]

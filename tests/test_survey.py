@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from leakcheck import survey
+from leakcheck import scenario, survey
 from leakcheck.errors import TargetError
 from leakcheck.passphrase import load_words
-from leakcheck.records import Chunk, Observation, TokenLogprob, Usage
+from leakcheck.records import Chunk, Observation, Target, TargetFacts, TokenLogprob, Usage
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +183,37 @@ def test_a_tokenizer_knows_how_long_listed_words_are(plan):
     tokens = survey.tokens_of(Letters(), words=("aabbcc", "aabb"))
     assert tokens.per_phrase_word == pytest.approx(2.5)
     assert facts(plan, tokens=tokens).tokens_per_phrase_word == pytest.approx(2.5)
+
+
+def test_a_target_that_takes_no_high_temperature_gets_its_highest():
+    aim = Target(base_url="http://h/v1", model="m", hottest=1.0)
+    mild = survey.plan(
+        seed=0, words=load_words(), style="phrase", ids=itertools.count(), hottest=aim.hottest
+    )
+    assert max(each.sampling.temperature for each in mild.requests) == 1.0
+    found = survey.facts(mild, list(answers(mild)), target=aim)
+    assert found.hottest == 1.0
+    assert "the target refuses temperatures above 1: none is sent" in found.notes
+
+
+def test_equal_answers_at_a_mild_temperature_do_not_say_that_it_is_ignored():
+    aim = Target(base_url="http://h/v1", model="m", hottest=1.0)
+    mild = survey.plan(
+        seed=0, words=load_words(), style="phrase", ids=itertools.count(), hottest=1.0
+    )
+    same = [replace(each, chunks=(Chunk(text="hello"),)) for each in answers(mild)]
+    assert survey.facts(mild, same, target=aim).samples is None
+
+
+@pytest.mark.parametrize("name", ["parameter-twins", "first-request"])
+def test_no_scenario_sends_what_is_too_hot(name):
+    of = scenario.read(scenario.find(name), {"load.windows": 2})
+    plan = scenario.plan(
+        of,
+        seed=0,
+        facts=TargetFacts(hottest=1.0),
+        words=load_words(),
+        style="phrase",
+        ids=itertools.count(),
+    )
+    assert max(each.sampling.temperature for each in plan.requests) == 1.0

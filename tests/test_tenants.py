@@ -217,7 +217,7 @@ def test_the_user_and_salt_of_a_tenant_are_sent_where_the_request_says_none():
 def test_the_preflight_names_the_tenant_whose_key_does_not_work(monkeypatch):
     tried = []
 
-    def meet(aim):
+    def meet(aim, _turns):
         tried.append(aim.api_key_env)
         if aim.api_key_env == "BOB":
             raise UsageError("the target does not accept the API key in BOB (401)")

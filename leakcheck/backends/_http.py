@@ -139,6 +139,8 @@ class Connection:
         names = (None, *(tenant.name for tenant in target.tenants))
         self._credentials = {name: headers(target, name, authorize) for name in names}
         self._connections = 0
+        self.replied: dict[str, str] = {}
+        """The headers of the last answer, names in lower case."""
         self._streamed_s = -math.inf
         self._session = aiohttp.ClientSession(
             headers={**_COMMON, **(common or {})},
@@ -179,6 +181,7 @@ class Connection:
                 allow_redirects=False,
                 expect100=request.sent == "expect",
             ) as response:
+                self.replied = {name.lower(): text for name, text in response.headers.items()}
                 yield Chunk(connection=self._connections, replica=self._replica(response))
                 if response.status != 200:  # noqa: PLR2004 - the one status of an answer
                     text = await self._error_body(response)

@@ -19,9 +19,20 @@ from typing import Any
 
 from leakcheck.backends import Refused
 from leakcheck.backends import _json as json
+from leakcheck.backends._probe import accepted
 from leakcheck.records import Chunk, Request, Target
 from leakcheck.redact import one_line
 
+FIELDS: dict[str, tuple[str, ...]] = {
+    "top_p": ("top_p",),
+    "seed": ("seed",),
+    "stop": ("stop",),
+    "top_logprobs": ("top_logprobs",),
+    "logit_bias": ("logit_bias",),
+    "cache_salt": ("cache_salt",),
+    "conversation": ("conversation",),
+}
+"""What some requests have, with its names here; a 4xx may name one that is not taken."""
 _MAYBE_GENERATED = frozenset({408, 424, 499})
 
 
@@ -33,7 +44,8 @@ def document(target: Target, request: Request) -> dict[str, Any]:
     """
     sampling = request.sampling
     whose = next((tenant for tenant in target.tenants if tenant.name == request.key), None)
-    optional: dict[str, Any] = {
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
@@ -54,9 +66,8 @@ def document(target: Target, request: Request) -> dict[str, Any]:
             {"role": message.role, "content": message.content} for message in request.messages
         ],
         "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
         "stream": request.stream,
-        **{name: value for name, value in optional.items() if value is not None},
+        **accepted(target, fields),
         **request.extra,
     }
 

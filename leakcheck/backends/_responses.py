@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from leakcheck.backends import Broken
-from leakcheck.backends._answers import chat_logprobs, decoded, text_of, usage_of
-from leakcheck.backends._http import error_text
+from leakcheck.backends import _json as json
+from leakcheck.backends._answers import text_of, usage_of
 from leakcheck.records import Chunk
-from leakcheck.redact import one_line
 
 _DELTAS = {
     "response.output_text.delta": "content",
@@ -53,7 +51,7 @@ class Response:
         if raw.strip() == b"[DONE]":
             self.done = self.begun
             return
-        document = yield from decoded(raw)
+        document = yield from json.decoded(raw)
         kind = document.get("type")
         if isinstance(kind, str) and (kind == "error" or kind.startswith("response.")):
             self._streams = True
@@ -63,11 +61,11 @@ class Response:
 
     def _event(self, kind: str, event: dict[str, Any]) -> Iterator[Chunk]:
         if kind == "error":
-            yield from _failed(event)
+            yield from json.failed(event)
         if kind in _DELTAS:
             self.begun = True
             chunk = self._piece(_DELTAS[kind], text_of(event.get("delta")))
-            logprobs = chat_logprobs(event.get("logprobs"))
+            logprobs = json.logprobs(event.get("logprobs"))
             if chunk.text or logprobs:
                 yield Chunk(text=chunk.text, field=chunk.field, logprobs=logprobs)
         elif kind == "response.output_item.added":
@@ -86,7 +84,7 @@ class Response:
         """A complete response: of a stream, its last event; else all there is."""
         yield from self._named(response)
         if response.get("error") or response.get("status") == "failed":
-            yield from _failed(response)
+            yield from json.failed(response)
         output = response.get("output")
         if not isinstance(output, list):
             return
@@ -117,12 +115,6 @@ class Response:
             yield Chunk(target_id=target_id)
 
 
-def _failed(document: dict[str, Any]) -> Iterator[Chunk]:
-    text = error_text(document)
-    yield Chunk(text=text, field="error")
-    raise Broken(f"the target reported an error: {one_line(text)}")
-
-
 def _item(item: dict[str, Any]) -> Iterator[Chunk]:
     """The texts of one item of the output: a message, reasoning, a call of a tool."""
     if item.get("type") == "reasoning":
@@ -133,7 +125,7 @@ def _item(item: dict[str, Any]) -> Iterator[Chunk]:
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict):
             text = text_of(part.get("text")) + text_of(part.get("refusal"))
-            yield Chunk(text=text, logprobs=chat_logprobs(part.get("logprobs")))
+            yield Chunk(text=text, logprobs=json.logprobs(part.get("logprobs")))
     if isinstance(content, str):
         yield Chunk(text=content)
     for name in ("name", "arguments", "input"):

@@ -7,14 +7,16 @@ these and those read from and written to the cache. What makes an outcome is sai
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from leakcheck.backends import Address
+from yarl import URL
+
+from leakcheck.backends import Address, Turns
 from leakcheck.backends import _json as json
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._http import Connection
-from leakcheck.backends._usable import Place, require, usable
+from leakcheck.backends._probe import Dialect, Visit, accepted, require
 from leakcheck.records import Chunk, Request, Target
 
 ADDRESS = Address(right="https://api.anthropic.com", key_env="ANTHROPIC_API_KEY")
@@ -35,38 +37,42 @@ def connect(target: Target) -> Anthropic:
     return Anthropic(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """The models the target offers, none where it does not tell, after one tiny request.
+DIALECT = Dialect(
+    protocol="Anthropic API",
+    key_env="ANTHROPIC_API_KEY",
+    always=("temperature",),
+    some={"top_p": ("top_p",), "stop": ("stop_sequences",), "conversation": ("metadata",)},
+    also=frozenset({"tools"}),
+)
+
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and the models it offers, none where it does not tell.
 
     Raises TargetError for a target that is dead or broken, UsageError for a wrong URL, key or
     model: one sentence each.
     """
-    return asyncio.run(_probe(target))
+    return probing.meet(target, turns, DIALECT, connect, _models)
 
 
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(
-        protocol="Anthropic API", address=str(backend.http.base), key_env="ANTHROPIC_API_KEY"
-    )
-
-    async def names() -> tuple[str, ...]:
-        page = await backend.http.get(backend.url("models"))
-        if page.status in {404, 405}:
-            return ()  # gateways seldom have it; the tiny request will tell
-        listed = json.array(json.table(page.document).get("data"))
-        require(page, isinstance(page.document, dict) and "data" in page.document, target, place)
-        return tuple(name for each in listed if (name := json.text(json.table(each).get("id"))))
-
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+async def _models(visit: Visit) -> tuple[str, ...]:
+    page = await visit.get(below(visit.http, "models"))
+    if page.status in {404, 405}:
+        return ()  # gateways seldom have it; the tiny request will tell
+    listed = json.array(json.table(page.document).get("data"))
+    require(page, isinstance(page.document, dict) and "data" in page.document, visit)
+    return tuple(name for each in listed if (name := json.text(json.table(each).get("id"))))
 
 
 def authorize(key: str) -> dict[str, str]:
     """The headers of an API key."""
     return {"x-api-key": key}
+
+
+def below(http: Connection, path: str) -> URL:
+    """An address of the API: below a base URL with or without its `/v1`."""
+    version = () if http.base.path.rstrip("/").endswith("/v1") else ("v1",)
+    return http.url(*version, path)
 
 
 class Anthropic:
@@ -77,14 +83,9 @@ class Anthropic:
         self._target = target
         self.http = Connection(target, authorize=authorize, common={"anthropic-version": VERSION})
 
-    def url(self, path: str) -> Any:
-        """An address of the API: below a base URL with or without its `/v1`."""
-        below = () if self.http.base.path.rstrip("/").endswith("/v1") else ("v1",)
-        return self.http.url(*below, path)
-
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """See `leakcheck.backends.Backend`."""
-        url, document = self.url("messages"), body(self._target, request)
+        url, document = below(self.http, "messages"), body(self._target, request)
         return self.http.stream(request, url, document, Answer())
 
     async def close(self) -> None:
@@ -100,7 +101,8 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     """
     sampling = request.sampling
     system = [message.content for message in request.messages if message.role == "system"]
-    optional: dict[str, Any] = {
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
         "system": "\n\n".join(system) or None,
         "top_p": sampling.top_p,
         "stop_sequences": list(sampling.stop) or None,
@@ -111,13 +113,12 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     return {
         "model": target.model,
         "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
         "messages": [
             {"role": message.role, "content": message.content}
             for message in request.messages
             if message.role != "system"
         ],
-        **{name: value for name, value in optional.items() if value is not None},
+        **accepted(target, fields),
         **request.extra,
     }
 

@@ -19,11 +19,12 @@ from contextlib import suppress
 
 import orjson
 
-from leakcheck.backends import Address, Broken, Refused
+from leakcheck.backends import Address, Broken, Refused, Turns
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._http import NOT_UTF8, is_utf8
-from leakcheck.backends._plain import Answer, document
+from leakcheck.backends._plain import FIELDS, Answer, document
+from leakcheck.backends._probe import Dialect
 from leakcheck.backends._sse import Lines
-from leakcheck.backends._usable import Place, usable
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
 from leakcheck.redact import one_line, redact, secrets
@@ -64,25 +65,21 @@ def connect(target: Target) -> Command:
     return Command(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """No models: only whether the program starts and answers a tiny request.
+DIALECT = Dialect(
+    protocol="program",
+    key_env="OPENAI_API_KEY",
+    always=("temperature",),
+    some=FIELDS,
+    also=frozenset({"tools"}),
+)
+
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and no models.
 
     Raises TargetError or UsageError, one sentence each.
     """
-    return asyncio.run(_probe(target))
-
-
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(protocol="program", address=repr(target.base_url), key_env="OPENAI_API_KEY")
-
-    async def names() -> tuple[str, ...]:
-        return ()
-
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+    return probing.meet(target, turns, DIALECT, connect)
 
 
 class Command:

@@ -9,7 +9,6 @@ ids and reasons that a provider left out are invented by it, and errors are know
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import logging
 import os
@@ -20,10 +19,12 @@ from typing import Any
 
 import aiohttp
 
-from leakcheck.backends import Address, Broken, Refused
+from leakcheck.backends import Address, Broken, Refused, Turns
+from leakcheck.backends import _probe as probing
+from leakcheck.backends import openai as _openai
 from leakcheck.backends._answers import Answer
 from leakcheck.backends._http import base_url
-from leakcheck.backends._usable import Place, tiny_request, usable
+from leakcheck.backends._probe import Dialect, accepted, tiny
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
 from leakcheck.redact import environment, headers, one_line, redact, secrets
@@ -53,25 +54,21 @@ def connect(target: Target) -> LiteLLM:
     return LiteLLM(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """No models: only whether a tiny request is answered.
+DIALECT = Dialect(
+    protocol="provider",
+    key_env="the provider's own",
+    always=("temperature",),
+    some={**_openai.DIALECT.some, "conversation": ("user",)},
+    also=frozenset({"n", "tools", "response_format"}),
+)
+
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and no models.
 
     Raises TargetError or UsageError, one sentence each.
     """
-    return asyncio.run(_probe(target))
-
-
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(protocol="provider", address=target.base_url, key_env="the provider's own")
-
-    async def names() -> tuple[str, ...]:
-        return ()
-
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+    return probing.meet(target, turns, DIALECT, connect)
 
 
 class LiteLLM:
@@ -82,7 +79,7 @@ class LiteLLM:
         if target.api != "chat":
             raise UsageError("the backend litellm speaks chat only; leave --api out")
         self._library, self._errors = _library()
-        arguments(target, tiny_request())  # names what is not set
+        arguments(target, tiny())  # names what is not set
         self._target = target
         self._connections = 0
         tracing = aiohttp.TraceConfig()
@@ -166,7 +163,9 @@ def arguments(target: Target, request: Request) -> dict[str, Any]:
         sent["X-Request-Id"] = request.client_id
     key_env = target.api_key_env if mine is None else mine.api_key_env
     named = _PROVIDER.fullmatch(target.base_url) is not None
-    optional: dict[str, Any] = {
+    extra = accepted(target, {"cache_salt": salt or None}) | request.extra
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
         "custom_llm_provider": target.base_url if named else None,
         "api_base": None if named else target.base_url,
         "api_key": None if key_env is None else environment(key_env, "the API key"),
@@ -182,7 +181,7 @@ def arguments(target: Target, request: Request) -> dict[str, Any]:
         "tools": [{"type": "function", "function": tool} for tool in request.tools] or None,
         "response_format": request.response_format,
         "user": user,
-        "extra_body": ({"cache_salt": salt} if salt else {}) | request.extra or None,
+        "extra_body": extra or None,
         "stream_options": {"include_usage": True} if request.stream else None,
     }
     return {
@@ -191,14 +190,13 @@ def arguments(target: Target, request: Request) -> dict[str, Any]:
             {"role": message.role, "content": message.content} for message in request.messages
         ],
         "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
         "stream": request.stream,
         "timeout": target.timeout_s + _LONGER_S,
         "num_retries": 0,
         "max_retries": 0,
         "caching": False,
         "drop_params": True,
-        **{name: value for name, value in optional.items() if value is not None},
+        **accepted(target, fields),
     }
 
 

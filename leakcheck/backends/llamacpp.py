@@ -7,16 +7,16 @@ default. What makes an outcome is said in `_http`.
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from leakcheck.backends import Address, Broken
+from leakcheck.backends import Address, Broken, Turns
 from leakcheck.backends import _json as json
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._http import Connection
-from leakcheck.backends._usable import Place, require, usable
+from leakcheck.backends._probe import Dialect, Visit, accepted, require
 from leakcheck.records import Chunk, Request, Target
 
 ADDRESS = Address(right="http://127.0.0.1:8080", key_env="LLAMA_API_KEY")
@@ -30,32 +30,35 @@ def connect(target: Target) -> LlamaCpp:
     return LlamaCpp(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """The model the server has, after one tiny request.
+DIALECT = Dialect(
+    protocol="llama.cpp server",
+    key_env="LLAMA_API_KEY",
+    always=("temperature",),
+    some={
+        "top_p": ("top_p",),
+        "seed": ("seed",),
+        "stop": ("stop",),
+        "top_logprobs": ("n_probs",),
+        "logit_bias": ("logit_bias",),
+    },
+)
 
-    Raises TargetError for a target that is dead, broken or still loading, UsageError for a wrong
-    URL or key: one sentence each.
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and the model that the server has.
+
+    Raises TargetError for a target that is dead or broken, UsageError for a wrong URL, key or
+    model: one sentence each.
     """
-    return asyncio.run(_probe(target))
+    return probing.meet(target, turns, DIALECT, connect, _models)
 
 
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(
-        protocol="llama.cpp server", address=str(backend.http.base), key_env="LLAMA_API_KEY"
-    )
-
-    async def names() -> tuple[str, ...]:
-        page = await backend.http.get(backend.http.url("props"))
-        props = json.table(page.document)
-        require(page, "default_generation_settings" in props, target, place)
-        found = json.text(props.get("model_alias")) or json.text(props.get("model_path"))
-        return (found,) if found else ()
-
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+async def _models(visit: Visit) -> tuple[str, ...]:
+    page = await visit.get(visit.http.url("props"))
+    props = json.table(page.document)
+    require(page, "default_generation_settings" in props, visit)
+    found = json.text(props.get("model_alias")) or json.text(props.get("model_path"))
+    return (found,) if found else ()
 
 
 class LlamaCpp:
@@ -105,7 +108,8 @@ class LlamaCpp:
 def body(target: Target, request: Request) -> dict[str, Any]:
     """The JSON of one request without its prompt: only what it asks for."""
     sampling = request.sampling
-    optional: dict[str, Any] = {
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
@@ -116,10 +120,9 @@ def body(target: Target, request: Request) -> dict[str, Any]:
     return {
         "model": target.model,
         "n_predict": sampling.max_tokens,
-        "temperature": sampling.temperature,
         "cache_prompt": True,
         "stream": request.stream,
-        **{name: value for name, value in optional.items() if value is not None},
+        **accepted(target, fields),
         **request.extra,
     }
 

@@ -7,17 +7,20 @@ in `_http`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from leakcheck.backends import Address
+from yarl import URL
+
+from leakcheck.backends import Address, Turns
 from leakcheck.backends import _json as json
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._http import Connection
-from leakcheck.backends._usable import Place, require, usable
+from leakcheck.backends._probe import Dialect, Visit, accepted, require
 from leakcheck.records import Chunk, Request, Target
 
 ADDRESS = Address(right="http://127.0.0.1:11434", key_env="OLLAMA_API_KEY")
+_LOGPROBS = frozenset({"logprobs", "top_logprobs"})
 
 
 def connect(target: Target) -> Ollama:
@@ -27,31 +30,42 @@ def connect(target: Target) -> Ollama:
     return Ollama(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """The models that were pulled, after one tiny request.
+DIALECT = Dialect(
+    protocol="Ollama",
+    key_env="OLLAMA_API_KEY",
+    always=("temperature",),
+    some={
+        "top_p": ("top_p",),
+        "seed": ("seed",),
+        "stop": ("stop",),
+        "top_logprobs": ("logprobs", "top_logprobs"),
+    },
+    also=frozenset({"tools"}),
+)
+
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and the models that were pulled.
 
     Raises TargetError for a target that is dead or broken, UsageError for a wrong URL, key or
     model: one sentence each.
     """
-    return asyncio.run(_probe(target))
+    return probing.meet(target, turns, DIALECT, connect, _models)
 
 
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(protocol="Ollama", address=str(backend.http.base), key_env="OLLAMA_API_KEY")
+async def _models(visit: Visit) -> tuple[str, ...]:
+    page = await visit.get(below(visit.http, "tags"))
+    listed = json.table(page.document).get("models")
+    require(page, isinstance(listed, list), visit)
+    return tuple(
+        name for each in json.array(listed) if (name := json.text(json.table(each).get("name")))
+    )
 
-    async def names() -> tuple[str, ...]:
-        page = await backend.http.get(backend.url("tags"))
-        listed = json.table(page.document).get("models")
-        require(page, isinstance(listed, list), target, place)
-        return tuple(
-            name for each in json.array(listed) if (name := json.text(json.table(each).get("name")))
-        )
 
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+def below(http: Connection, path: str) -> URL:
+    """An address of the API: below a base URL with or without its `/api`."""
+    api = () if http.base.path.rstrip("/").endswith("/api") else ("api",)
+    return http.url(*api, path)
 
 
 class Ollama:
@@ -62,14 +76,9 @@ class Ollama:
         self._target = target
         self.http = Connection(target)
 
-    def url(self, path: str) -> Any:
-        """An address of the API: below a base URL with or without its `/api`."""
-        below = () if self.http.base.path.rstrip("/").endswith("/api") else ("api",)
-        return self.http.url(*below, path)
-
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """See `leakcheck.backends.Backend`."""
-        url = self.url("generate" if self._target.api == "completions" else "chat")
+        url = below(self.http, "generate" if self._target.api == "completions" else "chat")
         return self.http.stream(request, url, body(self._target, request), Answer())
 
     async def close(self) -> None:
@@ -97,9 +106,9 @@ def body(target: Target, request: Request) -> dict[str, Any]:
         ]
     if request.tools and target.api == "chat":
         fields["tools"] = [{"type": "function", "function": tool} for tool in request.tools]
-    if sampling.top_logprobs is not None:
+    if sampling.top_logprobs is not None and not _LOGPROBS & set(target.refuses):
         fields |= {"logprobs": True, "top_logprobs": sampling.top_logprobs}
-    fields["options"] = {name: value for name, value in options.items() if value is not None}
+    fields["options"] = accepted(target, options)
     return fields | {"stream": request.stream} | request.extra
 
 

@@ -10,16 +10,18 @@ What makes an outcome is said in `_http`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from yarl import URL
 
+from leakcheck.backends import Turns
 from leakcheck.backends import _probe as probing
 from leakcheck.backends._answers import Answer
 from leakcheck.backends._http import Connection, Page
+from leakcheck.backends._probe import Dialect, Visit, accepted, no_entry
 from leakcheck.backends._responses import Response
+from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Api, Chunk, Request, Target
 
 _PATHS: dict[Api, str] = {
@@ -27,8 +29,10 @@ _PATHS: dict[Api, str] = {
     "completions": "completions",
     "responses": "responses",
 }
+_OK, _NO_ENTRY, _NO_LIST = 200, frozenset({401, 403}), frozenset({404, 405})
 _LEAST_OUTPUT_TOKENS = 16
 """OpenAI refuses a response that may be shorter."""
+_LOGPROBS = frozenset({"logprobs", "top_logprobs", "include"})
 
 
 def connect(target: Target) -> OpenAI:
@@ -38,33 +42,68 @@ def connect(target: Target) -> OpenAI:
     return OpenAI(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """The ids of the models that the target offers, as `meet` finds them."""
-    return meet(target)[1]
+DIALECT = Dialect(
+    protocol="OpenAI API",
+    key_env="OPENAI_API_KEY",
+    always=("max_tokens", "temperature", "stream_options"),
+    some={
+        "top_p": ("top_p",),
+        "seed": ("seed",),
+        "stop": ("stop",),
+        "top_logprobs": ("logprobs", "top_logprobs"),
+        "logit_bias": ("logit_bias",),
+        "cache_salt": ("cache_salt",),
+        "conversation": ("metadata", "user"),
+    },
+    also=frozenset({"n", "tools", "response_format", "prompt_logprobs"}),
+)
 
 
-def meet(target: Target) -> tuple[Target, tuple[str, ...]]:
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
     """Find out whether the target can be used at all, and what it refuses: GET /models, one tiny
     request, and one with everything that the traffic of leakcheck sends; more where these fail.
 
-    Returns the target as it is to be spoken to (`refuses`), and the ids of the models it offers;
-    none where it does not tell. Raises TargetError for a target that is dead or broken, UsageError
-    for a wrong URL, key or model: one sentence each.
+    Returns the target as it is to be spoken to (`refuses`, `hottest`), and the ids of the models it
+    offers; none where it does not tell. Raises TargetError for a target that is dead or broken,
+    UsageError for a wrong URL, key or model: one sentence each.
     """
-    return asyncio.run(_meet(target))
+    return probing.meet(target, turns, DIALECT, connect, _models)
 
 
-async def _meet(target: Target) -> tuple[Target, tuple[str, ...]]:
-    backend = connect(target)
+async def _models(visit: Visit) -> tuple[str, ...]:
+    base = visit.http.base
+    page = await visit.get(_list(base))
+    if page.status in _NO_ENTRY:
+        raise no_entry(visit, page.status, page.words)
+    ids = _ids(page)
+    if page.status == _OK and ids is not None:
+        return ids
+    if not base.path.endswith("/v1"):
+        # The root of a server answers with a page, a 404 or JSON of its own: is the API below it?
+        longer = base.joinpath("v1")
+        below = await visit.get(_list(longer))
+        if _ids(below) is not None or below.status in _NO_ENTRY:
+            raise UsageError(f"there is no OpenAI API at {base}, but one at {longer}: name that")
+    if page.status in _NO_LIST:
+        return ()  # some targets offer no list; the tiny request will tell
+    if page.status != _OK:
+        raise TargetError(f"the target at {base} answers with status {page.status}: {page.words}")
+    what = "a web page" if page.content_type == "text/html" else "something else"
+    raise TargetError(
+        f"there is no OpenAI API at {base}: /models is {what}, not a list of models ({page.words})"
+    )
+
+
+def _list(base: URL) -> URL:
+    return base.joinpath("models").with_query(base.query)
+
+
+def _ids(page: Page) -> tuple[str, ...] | None:
+    """The model ids, where this is OpenAI's list of models."""
     try:
-        return await probing.meet(
-            target,
-            backend.http.base,
-            backend.models,
-            lambda told, request: backend.sent(request, body(told, request)),
-        )
-    finally:
-        await backend.close()
+        return tuple(item["id"] for item in page.document["data"] if isinstance(item["id"], str))
+    except (KeyError, TypeError):
+        return None
 
 
 class OpenAI:
@@ -78,16 +117,8 @@ class OpenAI:
 
     def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """See `leakcheck.backends.Backend`."""
-        return self.sent(request, body(self._target, request))
-
-    def sent(self, request: Request, document: Mapping[str, Any]) -> AsyncIterator[Chunk]:
-        """As `stream`, with a body of another's making."""
         reader = Response() if self._target.api == "responses" else Answer()
-        return self.http.stream(request, self._url, document, reader)
-
-    async def models(self, base: URL) -> Page:
-        """GET /models below a base URL. Raises Refused and Broken."""
-        return await self.http.get(base.joinpath("models").with_query(base.query))
+        return self.http.stream(request, self._url, body(self._target, request), reader)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -121,7 +152,7 @@ def body(target: Target, request: Request) -> dict[str, Any]:
         fields["logit_bias"] = {str(token): bias for token, bias in request.sampling.logit_bias}
     if request.stream and target.api != "responses":
         fields["stream_options"] = {"include_usage": True}
-    return _accepted(fields, target.refuses)
+    return _accepted(target, fields)
 
 
 def _identity(target: Target, request: Request) -> dict[str, Any]:
@@ -172,6 +203,7 @@ def _response(request: Request) -> dict[str, Any]:
         "input": messages[own:],
         "max_output_tokens": max(_LEAST_OUTPUT_TOKENS, request.sampling.max_tokens),
         "include": None if wanted is None else ["message.output_text.logprobs"],
+        "logprobs": None if wanted is None else True,  # llama.cpp wants both
         "top_logprobs": wanted,
         "tools": [{"type": "function", **tool} for tool in request.tools] or None,
         "text": None if form is None else {"format": form},
@@ -182,13 +214,14 @@ def _messages(request: Request) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in request.messages]
 
 
-def _accepted(fields: Mapping[str, Any], refuses: Collection[str]) -> dict[str, Any]:
+def _accepted(target: Target, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What there is of these fields and is not refused, `max_tokens` by its newer name if need be;
     what only goes with a refused field goes with it.
     """
-    kept = {name: value for name, value in fields.items() if value is not None}
-    if "max_tokens" in refuses and "max_tokens" in kept:
-        kept["max_completion_tokens"] = kept["max_tokens"]
-    if {"logprobs", "top_logprobs"} & set(refuses):
-        refuses = {*refuses, "logprobs", "top_logprobs"}
-    return {name: value for name, value in kept.items() if name not in refuses}
+    kept = accepted(target, fields)
+    if "max_tokens" in target.refuses and "max_tokens" in fields:
+        kept["max_completion_tokens"] = fields["max_tokens"]
+    told = {"top_logprobs"} if target.api == "responses" else {"logprobs", "top_logprobs"}
+    if told & set(target.refuses):
+        kept = {name: value for name, value in kept.items() if name not in _LOGPROBS}
+    return kept

@@ -8,15 +8,15 @@ in streams only, and cached tokens nowhere. What makes an outcome is said in `_h
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
-from leakcheck.backends import Address, Broken, Refused
+from leakcheck.backends import Address, Broken, Refused, Turns
 from leakcheck.backends import _json as json
+from leakcheck.backends import _probe as probing
 from leakcheck.backends._http import Connection
-from leakcheck.backends._usable import Place, require, usable
+from leakcheck.backends._probe import Dialect, Visit, accepted, require
 from leakcheck.records import Chunk, Request, Target
 from leakcheck.redact import one_line
 
@@ -33,31 +33,32 @@ def connect(target: Target) -> TGI:
     return TGI(target)
 
 
-def probe(target: Target) -> tuple[str, ...]:
-    """The model the server has, after one tiny request.
+DIALECT = Dialect(
+    protocol="Text Generation Inference",
+    key_env="HF_TOKEN",
+    some={
+        "top_p": ("top_p",),
+        "seed": ("seed",),
+        "stop": ("stop",),
+        "top_logprobs": ("top_n_tokens",),
+    },
+)
 
-    Raises TargetError for a target that is dead or broken, UsageError for a wrong URL or key: one
-    sentence each.
+
+def meet(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
+    """The target with what it refuses, and the model that the server has.
+
+    Raises TargetError for a target that is dead or broken, UsageError for a wrong URL, key or
+    model: one sentence each.
     """
-    return asyncio.run(_probe(target))
+    return probing.meet(target, turns, DIALECT, connect, _models)
 
 
-async def _probe(target: Target) -> tuple[str, ...]:
-    backend = connect(target)
-    place = Place(
-        protocol="Text Generation Inference", address=str(backend.http.base), key_env="HF_TOKEN"
-    )
-
-    async def names() -> tuple[str, ...]:
-        page = await backend.http.get(backend.http.url("info"))
-        found = json.text(json.table(page.document).get("model_id"))
-        require(page, bool(found), target, place)
-        return (found,)
-
-    try:
-        return await usable(target, place, backend, names)
-    finally:
-        await backend.close()
+async def _models(visit: Visit) -> tuple[str, ...]:
+    page = await visit.get(visit.http.url("info"))
+    found = json.text(json.table(page.document).get("model_id"))
+    require(page, bool(found), visit)
+    return (found,)
 
 
 class TGI:
@@ -70,7 +71,10 @@ class TGI:
 
     async def stream(self, request: Request) -> AsyncIterator[Chunk]:
         """See `leakcheck.backends.Backend`."""
-        document = {"inputs": await self._prompt(request), "parameters": parameters(request)}
+        document = {
+            "inputs": await self._prompt(request),
+            "parameters": parameters(self._target, request),
+        }
         url = self.http.url("generate_stream" if request.stream else "generate")
         async with aclosing(self.http.stream(request, url, document, Answer())) as chunks:
             async for chunk in chunks:
@@ -93,11 +97,11 @@ class TGI:
         await self.http.close()
 
 
-def parameters(request: Request) -> dict[str, Any]:
+def parameters(target: Target, request: Request) -> dict[str, Any]:
     """How to generate: only what the request asks for."""
     sampling = request.sampling
     hot = sampling.temperature > 0
-    optional: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "temperature": sampling.temperature if hot else None,
         "top_p": sampling.top_p if hot else None,
         "seed": sampling.seed,
@@ -109,7 +113,7 @@ def parameters(request: Request) -> dict[str, Any]:
         "do_sample": hot,
         "details": True,
         "return_full_text": False,
-        **{name: value for name, value in optional.items() if value is not None},
+        **accepted(target, fields),
         **request.extra,
     }
 

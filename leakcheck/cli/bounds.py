@@ -89,7 +89,9 @@ def planned(options: Options) -> Options:
     """What is asked for, cut to the budget; the budget and the pace are printed first."""
     from leakcheck import allotment  # noqa: PLC0415 - heavy
 
-    of = allotment.allot(options.scenarios, options.overrides, options.setup.caps)
+    target = options.setup.target
+    keys = 1 if target is None else max(1, len(target.tenants))
+    of = allotment.allot(options.scenarios, options.overrides, options.setup.caps, keys=keys)
     show(*of.sentences(options.setup.pace), pace=options.setup.pace)
     return replace(
         options,

@@ -33,4 +33,4 @@ def doctor(arguments: argparse.Namespace) -> int:
         print(text, end="", flush=True)
     except BrokenPipeError:  # whoever read it has gone
         commands.drop_output()
-    return 0
+    return found.exit_code

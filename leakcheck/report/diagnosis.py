@@ -84,7 +84,7 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "models", _models(able)
     yield "context", _context(able)
     yield "streaming", _streaming(able)
-    yield "log-probs", _logprobs(able)
+    yield "log-probs", _logprobs(able, facts)
     yield "sampling", _sampling(able, facts)
     yield "tools, formats", _shapes(able)
     if able.backend == "openai":
@@ -154,13 +154,13 @@ def _streaming(able: Abilities) -> str:
     return text + ("" if able.usage is not False else "; no usage in whole replies either")
 
 
-def _logprobs(able: Abilities) -> str:
+def _logprobs(able: Abilities, facts: TargetFacts) -> str:
     if able.logprobs is None:
         return "not known"
     if "top_logprobs" in able.unsaid:
         return "this API has none"
     if not able.logprobs:
-        return "none"
+        return "of the chosen tokens alone, no alternatives" if facts.reports_logprobs else "none"
     return f"yes, with up to {many(able.logprobs, 'alternative')} where 5 are asked for"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from yarl import URL
 
-from leakcheck.backends import Broken, Refused
+from leakcheck.backends import Broken, Refused, Turns
 from leakcheck.backends._http import Connection, Page
 from leakcheck.errors import LeakcheckError, TargetError, UsageError
 from leakcheck.records import Api, Target
@@ -18,22 +18,24 @@ from leakcheck.survey import meet
 UNNAMED = "*"
 """The model of a target of which none was named."""
 _SHOWN = 10
+_MOST = 2
+"""Base URLs that are tried."""
 
 
-def reach(target: Target) -> tuple[Target, Any, int]:
+def reach(target: Target, turns: Turns) -> tuple[Target, Any]:
     """The target with the base URL that has the list of models, `/v1` below the one named if need
-    be, its only model where none was named; that list as it came, None without one; and the
-    requests that it took.
+    be, its only model where none was named; and that list as it came, None without one.
 
     Raises UsageError where the model has to be chosen, TargetError where nothing answers.
     """
-    target, listed, asked = asyncio.run(_listed(target))
+    turns.grant(_MOST)
+    target, listed = asyncio.run(_listed(target, turns))
     if target.model == UNNAMED:
         target = replace(target, model=_only(target, listed))
-    return target, listed, asked
+    return target, listed
 
 
-async def _listed(target: Target) -> tuple[Target, Any, int]:
+async def _listed(target: Target, turns: Turns) -> tuple[Target, Any]:
     connection = Connection(target)
     try:
         bases = [connection.base]
@@ -41,11 +43,13 @@ async def _listed(target: Target) -> tuple[Target, Any, int]:
             bases.append(connection.base.joinpath("v1"))
         if connection.base.path in {"", "/"}:  # some list models there too, and have less
             bases.reverse()
-        for asked, base in enumerate(bases, start=1):
+        for base in bases:
+            if not await turns.take():
+                break
             page = await _page(connection, base, target.timeout_s)
             if names(page.document):
-                return replace(target, base_url=str(base)), page.document, asked
-        return target, None, len(bases)
+                return replace(target, base_url=str(base)), page.document
+        return target, None
     finally:
         await connection.close()
 
@@ -86,7 +90,7 @@ def _only(target: Target, listed: Any) -> str:
     )
 
 
-def answering(target: Target) -> tuple[Target, tuple[str, ...]]:
+def answering(target: Target, turns: Turns) -> tuple[Target, tuple[str, ...]]:
     """The target with the first API of chat, completions and responses that answers, as it is to
     be spoken to, and its models. Raises what the first one did where none does.
     """
@@ -94,7 +98,7 @@ def answering(target: Target) -> tuple[Target, tuple[str, ...]]:
     apis: tuple[Api, ...] = ("chat", "completions", "responses")
     for api in apis if target.backend == "openai" else apis[:1]:
         try:
-            return meet(replace(target, api=api))
+            return meet(replace(target, api=api), turns)
         except LeakcheckError as error:
             first = first or error
     raise first or TargetError(f"the target at {target.base_url} answers by no API")

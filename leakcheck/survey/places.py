@@ -65,9 +65,11 @@ class Places:
         return next((each.there for each in self.endpoints if each.path == path), None)
 
 
-async def places(asker: Asker, base: URL, model: str, listed: Any) -> Places:
+async def places(asker: Asker, base: URL, listed: Any) -> Places:
     """Ask all addresses. `listed` is the target's list of models, as it came."""
-    root = _root(base)
+    root, model = _root(base), asker.target.model
+    if asker.target.backend != "openai":
+        base = root.joinpath("v1")
     alike = {
         method: await asker.page(method, root.joinpath(_NOWHERE)) for method in ("GET", "POST")
     }

@@ -31,6 +31,7 @@ def plan(
     """
     rng = window.rng
     copies = max(2, copies)
+    temperature = min(temperature, window.facts.hottest)
     heat = temperature if rng.random() < 0.5 else 0.0  # noqa: PLR2004 - a fair coin
     first = _first(window, Sampling(max_tokens=tokens, temperature=heat))
     greedy = _copies(window, GREEDY, [Sampling(max_tokens=tokens)] * copies)

@@ -79,7 +79,7 @@ def plan(
     cast = _Cast(
         recipients=_recipients(window, recipients, max_filler_words),
         biased=_biased(window, biased_tokens),
-        hot=_hot(window, hot, temperature, hot_tokens),
+        hot=_hot(window, hot, min(temperature, window.facts.hottest), hot_tokens),
     )
     stream = {
         each.id: rng.random() < streamed for each in [*cast.recipients, cast.biased, *cast.hot]

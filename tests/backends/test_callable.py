@@ -10,7 +10,7 @@ import pytest
 from playing import observe, request, text
 
 from leakcheck import backends
-from leakcheck.backends import Refused
+from leakcheck.backends import Refused, Turns
 from leakcheck.backends import callable as calling
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Message, Target
@@ -215,9 +215,9 @@ def test_a_function_object_has_a_name_that_workers_can_import():
         calling.name(lambda asked: asked)
 
 
-def test_probe_says_what_the_function_raises():
+def test_the_meeting_says_what_the_function_raises():
     with pytest.raises(TargetError, match="is broken: the function raised ValueError"):
-        calling.probe(aim("fails"))
+        calling.meet(aim("fails"), Turns())
 
 
 def test_the_key_itself_is_not_handed_on(monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playing import alive, eventually, observe, request, text
 
-from leakcheck.backends import command
+from leakcheck.backends import Turns, command
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Message, Target
 
@@ -138,6 +138,6 @@ def test_what_is_no_command_is_named_in_one_sentence(text, sentence):
         command.arguments(text)
 
 
-def test_probe_says_why_the_program_died():
+def test_the_meeting_says_why_the_program_died():
     with pytest.raises(TargetError, match=r"is broken: .*: ValueError: no weights"):
-        command.probe(script("raise ValueError('no weights')"))
+        command.meet(script("raise ValueError('no weights')"), Turns())

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from playing import eventually, observe, request, text
 
 from leakcheck import backends
+from leakcheck.backends import Turns
 from leakcheck.records import Chunk, Message, Sampling, Target, Tenant, Usage
 
 KEY, OTHER_KEY = "sk-planted-0123456789", "sk-another-9876543210"
@@ -440,5 +441,8 @@ def test_the_next_answer_after_one_that_was_given_up_is_its_own(case, aimed):
 def test_a_usable_target_is_found_to_be_so(case, aimed):
     from leakcheck import survey  # noqa: PLC0415 - heavy
 
-    found = survey.preflight(aimed(case))
+    turns, aim = Turns(), aimed(case)
+    met, found = survey.meet(aim, turns)
     assert found in (("m",), ()) or "m" in str(found)
+    assert (met.refuses, met.hottest) == ((), 2.0)
+    assert len(turns.sent_s) <= 3

@@ -149,7 +149,7 @@ def looked_at(context, monkeypatch, **fields):
             aim = Target(base_url=f"https://127.0.0.1:{port}/v1", model="m", **fields)
             backend = openai.connect(aim)
             try:
-                return await backend.models(backend.http.base)
+                return await backend.http.get(backend.http.url("models"))
             except backends.Refused as refused:
                 return refused
             finally:

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from playing import observe, request, target, text
 
 from leakcheck import backends
-from leakcheck.backends import Broken, openai
+from leakcheck.backends import Broken, Turns, openai
 from leakcheck.backends._answers import Answer
 from leakcheck.backends._sse import Events
-from leakcheck.backends.openai import probe
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Message, Sampling, Target, TokenLogprob, Usage
 
 KEY = "sk-planted-0123456789"
+
+
+def probe(aim):
+    return openai.meet(aim, Turns())[1]
 
 
 # --- server-sent events --------------------------------------------------------------------------
@@ -297,7 +300,7 @@ async def _one_reply(server_reply, aim_of, **server):
     async with listening:
         backend = openai.connect(aim_of(listening.sockets[0].getsockname()[1]))
         try:
-            page = await backend.models(backend.http.base)
+            page = await backend.http.get(backend.http.url("models"))
         except backends.Refused as refused:
             page = refused
         finally:
@@ -387,7 +390,7 @@ def test_probe_takes_a_target_that_lists_no_models(hostile):
         ("/v1", "ecko", UsageError, r"no model 'ecko'; did you mean 'echo'\? Offered: echo, "),
         ("", "echo", UsageError, r"no OpenAI API at \S+, but one at http://127.0.0.1:\d+/v1"),
         ("/unlisted/v1", "nope", UsageError, r"404 .*'nope'.*`nope` does not exist"),
-        ("/elsewhere", "echo", UsageError, "404 .*base URL or the model is wrong"),
+        ("/elsewhere", "echo", UsageError, "404 .*address or the model is wrong"),
         ("/locked/v1", "echo", UsageError, r"wants an API key \(401: .*OPENAI_API_KEY"),
         ("/v1", "unauthorized", UsageError, r"wants an API key \(401: "),
         ("/html/v1", "echo", TargetError, "no OpenAI API at .*a web page"),

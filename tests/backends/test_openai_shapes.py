@@ -1,6 +1,7 @@
 """OpenAI's shapes of requests and answers beyond the plain chat."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -263,3 +264,13 @@ def test_whatever_json_a_target_sends_as_a_response_is_read_or_broken(documents)
             assert isinstance(chunk.text, str)
     except Broken:
         pass
+
+
+def test_log_probabilities_of_responses_are_asked_for_in_both_ways_until_one_is_refused():
+    asking = request("a", sampling=Sampling(top_logprobs=2))
+    names = {"logprobs", "top_logprobs", "include"}
+    assert names <= set(openai.body(RESPONSES, asking))
+    assert openai.body(RESPONSES, asking)["logprobs"] is True
+    stricter = openai.body(replace(RESPONSES, refuses=("logprobs",)), asking)
+    assert names & set(stricter) == {"top_logprobs", "include"}
+    assert not names & set(openai.body(replace(RESPONSES, refuses=("top_logprobs",)), asking))

@@ -63,4 +63,4 @@ def test_a_conversation_is_sent_to_one_slot_and_answered():
 
 
 def test_the_probe_finds_the_model():
-    assert len(survey.preflight(Target(base_url=URL, model="m", backend="llamacpp"))) == 1
+    assert len(survey.meet(Target(base_url=URL, model="m", backend="llamacpp"))[1]) == 1

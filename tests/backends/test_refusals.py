@@ -1,12 +1,16 @@
 """What a target refuses is found out by asking, and is not sent to it."""
 
+import contextlib
+import itertools
+
 import pytest
 from answering import answering, only_chat, refused
 
-from leakcheck.backends import openai
+from leakcheck import spending, survey
+from leakcheck.backends import Turns, openai
 from leakcheck.backends._probe import first_named
 from leakcheck.errors import TargetError
-from leakcheck.records import Target
+from leakcheck.records import Target, Tenant
 
 KNOWN = {"model", "messages", "max_tokens", "temperature", "stream", "stream_options"}
 
@@ -38,7 +42,7 @@ def wordless(body):
 
 def meeting(check):
     with answering(only_chat(check)) as (url, bodies):
-        target, models = openai.meet(Target(base_url=url, model="m"))
+        target, models = openai.meet(Target(base_url=url, model="m"), Turns())
     assert models == ("m",)
     return target, bodies
 
@@ -84,7 +88,90 @@ def test_a_target_that_refuses_whatever_is_sent_is_no_target():
         answering(only_chat(lambda _body: (400, refused("no")))) as (url, _),
         pytest.raises(TargetError, match="refuses a tiny request with status 400: no"),
     ):
-        openai.meet(Target(base_url=url, model="m"))
+        openai.meet(Target(base_url=url, model="m"), Turns())
+
+
+def test_a_temperature_that_is_too_high_is_learned_and_those_below_are_sent_on():
+    def mild(body):
+        if body.get("temperature", 0) > 1:
+            return 400, refused("temperature: range: 0..1")
+        return None
+
+    target, bodies = meeting(mild)
+    assert (target.refuses, target.hottest) == ((), 1.0)
+    assert bodies[-1]["temperature"] == 1.0
+
+
+def test_a_target_that_refuses_high_temperatures_without_a_word_is_asked_for_them_alone():
+    target, _ = meeting(
+        lambda body: (400, refused("bad")) if body.get("temperature", 0) > 1 else None
+    )
+    assert (target.refuses, target.hottest) == ((), 1.0)
+
+
+def never_named(_body):
+    return 400, refused("bad request")
+
+
+def only_tiny(body):
+    """Refuses everything beyond what every request has, and names nothing."""
+    return None if set(body) <= KNOWN and not body["temperature"] else never_named(body)
+
+
+def one_by_one(body):
+    """Names every optional field in its turn, and the last two never."""
+    names = [name for name in body if name not in {*KNOWN, "metadata", "user"}]
+    return (400, refused(f"unknown {names[0]}")) if names else only_tiny(body)
+
+
+def forgetful(body):
+    """Names what every request has too."""
+    left = [name for name in ("stream_options", "temperature", "max_tokens") if name in body]
+    return (400, refused(f"unknown {left[0]}")) if left else one_by_one(body)
+
+
+def busy(_body):
+    return 429, refused("slow down")
+
+
+@pytest.mark.parametrize("check", [never_named, only_tiny, one_by_one, forgetful, busy, strict])
+def test_however_a_target_refuses_it_is_met_with_no_more_requests_than_are_reckoned_with(
+    check, monkeypatch
+):
+    monkeypatch.setattr("leakcheck.backends._probe._PAUSES_S", (0.0, 0.0))
+    for name in ("ONE", "TWO", "THREE"):
+        monkeypatch.setenv(name, "k")
+    tenants = tuple(Tenant(name=name.lower(), api_key_env=name) for name in ("ONE", "TWO", "THREE"))
+    received, chat = [], only_chat(check)
+
+    def counted(*asked):
+        received.append(asked)
+        return chat(*asked)
+
+    for keys in ((), tenants):
+        received.clear()
+        turns = Turns()
+        with answering(counted) as (url, _):
+            aim = Target(base_url=url, model="m", tenants=keys)
+            with contextlib.suppress(TargetError):
+                survey.meet(aim, turns)
+        assert len(turns.sent_s) == len(received) <= spending.MEETING * max(1, len(keys))
+
+
+def test_no_more_is_sent_than_the_run_may():
+    turns = Turns(5)
+    with answering(only_chat(only_tiny)) as (url, bodies):
+        target, _ = survey.meet(Target(base_url=url, model="m"), turns)
+    assert len(turns.sent_s) == 1 + len(bodies) == 5
+    assert target.model == "m"
+
+
+def test_the_pace_is_kept_from_the_first_request_on():
+    turns = Turns(pause_s=0.05)
+    with answering(only_chat(only_tiny)) as (url, _):
+        survey.meet(Target(base_url=url, model="m"), turns)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(turns.sent_s)]
+    assert min(gaps) >= 0.05
 
 
 @pytest.mark.parametrize(
