@@ -357,8 +357,12 @@ def joined(parts: Iterable[str]) -> str:
 
 
 def _leak(report: Report) -> str:
-    places = joined(_place(verdict) for verdict in _of_status(report, "leak"))
-    leaks = [finding for finding in ranked(report) if finding.severity == "leak"]
+    every, asked = _of_status(report, "leak"), asked_for(report)
+    shown = [verdict for verdict in every if verdict in asked] or every
+    places = joined(map(_place, shown))
+    named = {verdict.scenario for verdict in shown}
+    leaks = [each for each in ranked(report) if each.severity == "leak"]
+    leaks = [each for each in leaks if each.scenario in named] or leaks
     first = f", first {_from_to(leaks[0])}" if leaks else ""
     if leaks and (told := boundaries.crossing(leaks[0])):
         first += f": {cut(told, 2 * _NAME)}"

@@ -23,6 +23,7 @@ def with_auditions(samples, *, asked="leak"):
 def test_auditions_are_no_scenarios_in_the_headline(samples):
     said = plain_run.run(with_auditions(samples)).found
     assert said.startswith("The scenario shows a leak, and requests sent before the scenarios")
+    assert "audition" not in sentences.headline(with_auditions(samples))
     said = plain_run.run(with_auditions(samples, asked="clean")).found
     assert said.startswith("The scenario is clean, and requests sent before the scenarios show")
 
