@@ -43,7 +43,7 @@ def render(found: Diagnosis, *, width: int = 100) -> str:
     able = found.abilities
     api = f"{able.api} API" if able.backend == "openai" else f"backend {able.backend}, {able.api}"
     lines = [visible(f"{able.base_url}, model {able.model}, {api}"), ""]
-    lines += _filled("", visible(_short(found)), width) if found.ended else []
+    lines += [*_filled("", visible(_short(found)), width), ""] if found.ended else []
     for name, text in _lines(found):
         lines += _filled(f"{name:<{_NAMES}}", visible(text), width)
     lines += ["", *_table(found.outlooks, width)]
