@@ -39,5 +39,7 @@ def test_the_next_turn_of_one_client_goes_on_with_the_conversation_of_another(tm
 
 
 def test_without_a_kept_cache_every_turn_goes_on_with_its_own(tmp_path):
-    seen = looked_at("5.5.0", tmp_path, "--detect", "20%", *harness.FEW)
-    assert seen.status == "clean", seen.screen
+    # 5.5.0 serves one request at a time, so nothing is in company: 0 of 32 answers in 31 windows
+    seen = looked_at("5.5.0", tmp_path, "--windows", "20", "--detect", "20%", *harness.FEW)
+    assert seen.status in {"clean", "inconclusive"}, seen.screen
+    assert not seen.anomalies & {"foreign-passphrase", "foreign-answer"}
