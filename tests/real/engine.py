@@ -45,8 +45,9 @@ class Engine:
     `model`: the name that it is asked for. `ready`: the path that answers 200 when it is up, within
     `patience_s`. `metrics` and `cached_tokens`: whether it reports them, so that exposure can be
     demanded. `flags`: of `leakcheck run`, for every run. `environ`: for its process. `seeds`: of
-    the runs of all scenarios. `full_set_cpu_s`: the processor time of the server within which each
-    of them has to end; on a machine that does other things too, a clock says little.
+    the runs of all scenarios but those that it `breaks` at. `full_set_cpu_s`: the processor time
+    of the server within which each of them has to end; on a machine that does other things too, a
+    clock says little.
     """
 
     name: str
@@ -60,5 +61,6 @@ class Engine:
     flags: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     seeds: tuple[int, ...] = (1, 2, 3)
+    breaks: tuple[str, ...] = ()
     full_set_cpu_s: float = 600.0
     noise: Noise | None = None

@@ -65,11 +65,12 @@ def by_seed():
 @pytest.mark.parametrize(("up", "seed"), [*by_seed()], indirect=["up"])
 def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, record_property):
     engine, server = up
-    done = run(engine, server, tmp_path, *SMALL, "--seed", str(seed))
+    played = [path.stem for path in scenario.shipped_files() if path.stem not in engine.breaks]
+    done = run(engine, server, tmp_path, *played, *SMALL, "--seed", str(seed))
     told(record_property, engine, f"all scenarios, seed {seed}", done)
     assert not done.found("leak", "corruption", "error")
     assert (done.code, done.report["status"]) in {(0, "clean"), (3, "inconclusive")}
-    assert len(done.verdicts) == len(scenario.shipped_files())
+    assert sorted(done.verdicts) == sorted(played)
     for name, verdict in done.verdicts.items():
         assert verdict["leak_rate"]["events"] == 0
         assert (verdict["status"] == "inconclusive") == bool(verdict["reasons"])

@@ -2,7 +2,9 @@
 
 It takes the sampling parameters of the first request after its start for those of all. Where the
 model's generation_config.json has `do_sample: true`, greedy requests come out at random when the
-first one was hot, and hot ones greedily when it was not. Nothing in leakcheck knows of that engine.
+first one was hot, and hot ones greedily when it was not. And an X-Request-Id is its own
+key: of two requests with one id at a time, one is never answered, or the engine dies. Nothing in
+leakcheck knows of that engine.
 """
 
 import json
@@ -174,3 +176,18 @@ def test_a_model_that_never_samples_is_not_accused(python, tmp_path, monkeypatch
     told(record_property, "never samples, with restarts", done)
     assert not done.found("leak", "corruption", "error")
     assert any("nobody else's doing" in note for note in done.notes(SCENARIO))
+
+
+def test_two_requests_with_one_id_cost_an_answer_and_the_target_is_not_called_clean(
+    python, tmp_path, record_property
+):
+    with served(ENGINE, python, tmp_path) as server:
+        done = run(
+            ENGINE, server, tmp_path, "duplicate-ids", "--seed", "1", "--windows", "1",
+            "--requests", "5", "--timeout-s", "60", "--set", "load.timeout_s=60.0",
+        )  # fmt: skip
+    told(record_property, "duplicate-ids", done)
+    assert done.code in {3, 4}
+    assert done.report["status"] in {"inconclusive", "error"}
+    assert done.report["requests"]["unknown"] > 0
+    assert not done.found("leak", "corruption")
