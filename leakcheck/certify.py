@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leakcheck import runfolder, session, spending, styles, wording
+from leakcheck import runfolder, wording
+from leakcheck.budget import spending
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.match import find
 from leakcheck.passphrase import (
@@ -28,6 +29,7 @@ from leakcheck.passphrase import (
     list_file,
     load_words,
     rare_token_words,
+    styles,
     words_needed,
 )
 from leakcheck.records import (
@@ -44,7 +46,8 @@ from leakcheck.records import (
     Style,
     TargetFacts,
 )
-from leakcheck.session import Opened, Session, Setup, Watch
+from leakcheck.run import session
+from leakcheck.run.session import Opened, Session, Setup, Watch
 from leakcheck.traffic import Window
 
 NAME = "words"

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leakcheck import allotment, history, planning, scenario
+from leakcheck import history, planning, scenario
 from leakcheck.analyzer import confirm
+from leakcheck.budget.spending import Caps, Use, cost_usd
 from leakcheck.checks import _mixed, _suspects, divergence, liveness
 from leakcheck.errors import UsageError
 from leakcheck.history import History
+from leakcheck.planning import allotment
 from leakcheck.records import Report, Scenario, TargetFacts, Verdict
 from leakcheck.report import sentences
 from leakcheck.report.counting import many
-from leakcheck.spending import Caps, Use, cost_usd
 from leakcheck.traffic.mixed_batch import COMPANIES
 
 __all__ = ["Budget", "Caps", "answer", "budget"]

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakcheck import allotment, scenario
+from leakcheck import scenario
+from leakcheck.budget.spending import Use
 from leakcheck.errors import UsageError
+from leakcheck.planning import allotment
 from leakcheck.records import Caps
-from leakcheck.spending import Use
 
 NAMED = re.compile(r"enough for it is (.*)$")
 PRICES = {"prompt_usd": 3.0, "answer_usd": 15.0}

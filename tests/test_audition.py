@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck import audition, embedded, experiment, runfolder, scenario, session, styles
+from leakcheck import runfolder, scenario
+from leakcheck.passphrase import styles
 from leakcheck.records import (
     Caps,
     Chunk,
@@ -21,7 +22,9 @@ from leakcheck.records import (
     Target,
     Usage,
 )
-from leakcheck.session import Setup
+from leakcheck.run import embedded, experiment, session
+from leakcheck.run.session import Setup
+from leakcheck.survey import audition
 
 KINDS = {"digits": r"\d{4}( \d{4})+", "made-up": r"([b-z][aeiou]){3}( ([b-z][aeiou]){3})+"}
 

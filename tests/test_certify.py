@@ -13,8 +13,8 @@ from playing import eventually
 from leakcheck import certify
 from leakcheck.certify import Options, Planner, Tally
 from leakcheck.passphrase import load_words
+from leakcheck.run.session import Setup
 from leakcheck.runfolder import read_plans
-from leakcheck.session import Setup
 
 WORDS = load_words()[:40]
 OPTIONS = Options(setup=Setup(), file=Path("unused.txt"))

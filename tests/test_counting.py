@@ -3,7 +3,8 @@
 import pytest
 from answering import MODELS, answering, refused, said
 
-from leakcheck import cli, spending
+from leakcheck import cli
+from leakcheck.budget import spending
 
 TINY = """
 schema = 1

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakcheck import cli, differential, planning, runfolder, scenario, spending
+from leakcheck import cli, differential, planning, runfolder, scenario
+from leakcheck.budget import spending
 from leakcheck.differential import Caps, budget
 from leakcheck.errors import UsageError
 

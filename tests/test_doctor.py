@@ -16,11 +16,11 @@ from leakcheck import doctor, evidence, planning, scenario
 from leakcheck.checks._mixed import Trial
 from leakcheck.checks._trajectories import Comparison
 from leakcheck.cli import main
-from leakcheck.embedded import start
-from leakcheck.outlook import Known, outlooks
+from leakcheck.doctor.outlook import Known, outlooks
 from leakcheck.records import Abilities, Diagnosis, Exposure, Noise, Target, TargetFacts
 from leakcheck.report import diagnosis
-from leakcheck.session import Setup
+from leakcheck.run.embedded import start
+from leakcheck.run.session import Setup
 from leakcheck.traffic.mixed_batch import ALONE, ALONE_AGAIN, NEUTRAL
 
 ABLE = Abilities(base_url="http://h/v1", backend="openai", api="chat", model="m", pieces=16)
@@ -315,7 +315,7 @@ def test_a_target_without_anything_is_examined_all_the_same(capsys):
 def test_a_target_that_is_lost_on_the_way_is_no_target_that_was_examined(
     monkeypatch, part, missing
 ):
-    monkeypatch.setattr("leakcheck.audition.most", lambda _cap: 24)
+    monkeypatch.setattr("leakcheck.survey.audition.most", lambda _cap: 24)
     begun = set()
 
     def dying(_body):

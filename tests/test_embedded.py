@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from playing import alive, eventually
 
-from leakcheck import embedded
 from leakcheck.errors import UsageError
+from leakcheck.run import embedded
 
 
 def test_it_listens_inside_the_block_and_is_gone_after_it():

@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from leakcheck import choosing, scenario
+from leakcheck import scenario
 from leakcheck.errors import UsageError
 from leakcheck.passphrase import load_words
-from leakcheck.session import Setup
+from leakcheck.run.session import Setup
+from leakcheck.survey import choosing
 
 WORDS = load_words()
 

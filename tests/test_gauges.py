@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from playing import eventually
 from shorthand import STEP_NS, history
 
-from leakcheck import gauges, runfolder
 from leakcheck import history as histories
+from leakcheck import runfolder
 from leakcheck.analyzer import exposure, judge
 from leakcheck.errors import UsageError
 from leakcheck.records import Gate, Gauges, Target
+from leakcheck.run import gauges
 
 GATE = Gate(min_windows=1, min_echo=0.1, min_overlap=0.1)
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leakcheck.budget.spending import Purse
 from leakcheck.records import Caps, Pace, Use
 from leakcheck.runner.breaker import REFUSALS
 from leakcheck.runner.governor import Governor, Over
 from leakcheck.runner.pace import Throttle
-from leakcheck.spending import Purse
 
 ONE = Use(requests=1, prompt_tokens=60, answer_tokens=40)
 OK = Over(outcome="ok", use=Use(requests=1, prompt_tokens=30, answer_tokens=10), status=200)

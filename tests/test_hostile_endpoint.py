@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leakcheck import spending
+from leakcheck.budget import spending
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 SCALE = 1 / 200

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playing import play, text, windows
 
-from leakcheck import lifetimes, redact
+from leakcheck import redact
 from leakcheck.errors import UsageError
 from leakcheck.records import Target
+from leakcheck.run import lifetimes
 
 KEY = "sk-planted-7Qm2xV9bLr4TzW"
 WAYS = ("answer", "error", "redirect", "refusal", "header", "split")

@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shorthand import FINISHED, STEP_NS, history
 
-from leakcheck import cli, gauges, lifetimes, runfolder, scenario, signs
+from leakcheck import cli, runfolder, scenario
 from leakcheck import history as histories
 from leakcheck.analyzer import judge
 from leakcheck.analyzer.lifetimes import COLUMNS, TITLE
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Plan, RunEvent, Target, TargetFacts
+from leakcheck.run import gauges, lifetimes, signs
 
 # --- how large a block is ------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck import cli, manners
+from leakcheck import cli
+from leakcheck.budget import manners
 from leakcheck.errors import UsageError
 from leakcheck.records import Caps, Pace, Target
 

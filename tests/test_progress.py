@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck.progress import progress, time_left
+from leakcheck.run.progress import progress, time_left
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from leakcheck import cli, embedded, runfolder
+from leakcheck import cli, runfolder
+from leakcheck.run import embedded
 
 pytestmark = pytest.mark.slow
 WINDOWS = 12

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leakcheck import manners
+from leakcheck.budget import manners
 from leakcheck.cli.parser import parser
 from leakcheck.errors import UsageError
 from leakcheck.records import Target

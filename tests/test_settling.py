@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shorthand import FINISHED, history
 
-from leakcheck import analyzer, evidence, watching
+from leakcheck import analyzer, evidence
 from leakcheck.analyzer import exposure, settling
 from leakcheck.analyzer.settling import State, Tier
 from leakcheck.checks import altered
 from leakcheck.records import Gate, Load, Look, RunEvent
+from leakcheck.run import watching
 
 GATE = Gate(detect=0.5, min_windows=2, min_echo=0.1, min_overlap=0.1)
 PAIRS = list(zip(ascii_lowercase[::2], ascii_lowercase[1::2], strict=True))

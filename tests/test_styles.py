@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcheck import audition, scenario, styles, wording
+from leakcheck import scenario, wording
 from leakcheck.certify import RUN_BITS, RUN_PHRASES
-from leakcheck.choosing import Made
 from leakcheck.folding import fold
 from leakcheck.match import altered, find
-from leakcheck.passphrase import Minter, entropy, load_words, phantoms
+from leakcheck.passphrase import Minter, entropy, load_words, phantoms, styles
 from leakcheck.records import TargetFacts
+from leakcheck.survey import audition
 from leakcheck.survey import plan as survey_plan
+from leakcheck.survey.choosing import Made
 
 LISTS = {"digits": styles.digit_groups(), "made-up": styles.made_up_words()}
 EACH = pytest.mark.parametrize("style", sorted(LISTS))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from leakcheck import runfolder
 from leakcheck.errors import RunFolderError
-from leakcheck.tail import Tail
+from leakcheck.runfolder.tail import Tail
 
 
 def test_each_record_is_read_once_in_the_order_of_its_shard(tmp_path):

@@ -13,9 +13,9 @@ from leakcheck.backends import Refused, Turns, openai
 from leakcheck.errors import TargetError
 from leakcheck.records import Target
 from leakcheck.report import diagnosis
+from leakcheck.run.session import Setup
 from leakcheck.runner.breaker import REFUSALS
 from leakcheck.runner.hold import Patience
-from leakcheck.session import Setup
 
 GRACE_S = 0.25
 """For what was in flight, or on its way to the other workers, when the refusal came."""
@@ -102,7 +102,7 @@ def test_refusals_of_what_was_in_flight_together_are_one_round():
 
 @pytest.mark.parametrize("first", [2, 3, 5, 20, 60])
 def test_an_examination_that_is_told_to_wait_says_so_and_ends(first, monkeypatch):
-    monkeypatch.setattr("leakcheck.audition.most", lambda _cap: 24)
+    monkeypatch.setattr("leakcheck.survey.audition.most", lambda _cap: 24)
     busy = Busy(429, 3600, of=range(first, 9999))
     with answering(busy) as (url, _):
         setup = Setup(target=Target(base_url=url, model="m"), seed=7)

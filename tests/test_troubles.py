@@ -7,9 +7,9 @@ from shorthand import history
 from leakcheck import history as histories
 from leakcheck.analyzer import analyze
 from leakcheck.checks import metadata
+from leakcheck.history.troubles import KINDS, sentence, table
 from leakcheck.records import Usage
 from leakcheck.report import document, html, markdown, terminal
-from leakcheck.troubles import KINDS, sentence, table
 
 LINE = "a> b> c> d> a=aA b! c! d! d> d=dD e> e- e> e=eE"
 WRONG = {

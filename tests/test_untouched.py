@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from leakcheck import lifetimes, scenario
+from leakcheck import scenario
 from leakcheck.errors import TargetError
 from leakcheck.records import Target
+from leakcheck.run import lifetimes
 
 
 @contextmanager

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import pytest
 from playing import target
 
-from leakcheck import waiting
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Target
+from leakcheck.run import waiting
 
 
 def page(status, body=b'{"data": []}'):

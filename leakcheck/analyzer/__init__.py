@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck import troubles
 from leakcheck.analyzer import (
     ahead,
     boundaries,
@@ -19,7 +18,7 @@ from leakcheck.analyzer import (
 )
 from leakcheck.analyzer.case import Case, Weighed, case, run_e_value, weigh
 from leakcheck.checks import metadata
-from leakcheck.history import History
+from leakcheck.history import History, troubles
 from leakcheck.records import (
     EXIT_CODES,
     EXIT_INTERRUPTED,

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from leakcheck import evidence, troubles
+from leakcheck import evidence
 from leakcheck.analyzer import ahead, exposure
 from leakcheck.analyzer.case import CACHE_HIT, UNNAMED, Case, is_open, is_proof, strong_tiers
 from leakcheck.analyzer.confirm import confirmations
-from leakcheck.history import History
+from leakcheck.history import History, troubles
 from leakcheck.passphrase import FALSE_MATCH_LIMIT
 from leakcheck.records import Exposure, Finding, Rate, RunEvent, Status
 

@@ -21,7 +21,7 @@ from leakcheck.records import Style, Target
 
 if TYPE_CHECKING:
     from leakcheck.backends import Address
-    from leakcheck.session import Setup
+    from leakcheck.run.session import Setup
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -40,7 +40,7 @@ def _env(*names: str) -> str | None:
 def setup(arguments: argparse.Namespace, out: Path | None) -> Setup:
     """Everything around a run; raises UsageError for what cannot be."""
     from leakcheck.cli import bounds  # noqa: PLC0415 - it reads shares as we do
-    from leakcheck.session import Setup  # noqa: PLC0415 - heavy
+    from leakcheck.run.session import Setup  # noqa: PLC0415 - heavy
 
     target, seed, page = _target(arguments), _seed(arguments), _metrics(arguments)
     bounds.require_permission(arguments, target, page)

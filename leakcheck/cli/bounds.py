@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakcheck import manners
+from leakcheck.budget import manners
 from leakcheck.cli import asked
 from leakcheck.errors import UsageError
 from leakcheck.records import Caps, Pace, Target
 
 if TYPE_CHECKING:
-    from leakcheck.experiment import Options
+    from leakcheck.run.experiment import Options
 
 _RATE = re.compile(r"(\d{1,6})\s*/\s*(\d{0,6}(?:\.\d{1,6})?)\s*(s|m|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -87,7 +87,7 @@ def limits(arguments: argparse.Namespace, target: Target | None) -> dict[str, An
 
 def planned(options: Options) -> Options:
     """What is asked for, cut to the budget; the budget and the pace are printed first."""
-    from leakcheck import allotment  # noqa: PLC0415 - heavy
+    from leakcheck.planning import allotment  # noqa: PLC0415 - heavy
 
     target = options.setup.target
     keys = 1 if target is None else max(1, len(target.tenants))

@@ -16,8 +16,8 @@ KINDS = ("scenarios", "traffic", "checks", "backends", "faults")
 
 def run(arguments: argparse.Namespace) -> int:
     """Run scenarios against a target and print the verdict."""
-    from leakcheck import experiment  # noqa: PLC0415 - heavy
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
 
     if arguments.resume:
         folder = Path(arguments.resume).resolve()
@@ -44,7 +44,7 @@ def plan(arguments: argparse.Namespace) -> int:
     import shutil  # noqa: PLC0415 - only a screen needs the terminal's size
 
     from leakcheck import history, planning, scenario  # noqa: PLC0415 - heavy
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
 
     terms, folder = bills.terms(arguments), bills.like(arguments)
     scenarios = [
@@ -64,7 +64,7 @@ def plan(arguments: argparse.Namespace) -> int:
 def words(arguments: argparse.Namespace) -> int:
     """Measure which words a model echoes and does not say unasked; write them to a file."""
     from leakcheck import certify  # noqa: PLC0415 - heavy
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
 
     options = certify.Options(
         setup=asked.setup(arguments, arguments.reports),
@@ -87,7 +87,7 @@ def words(arguments: argparse.Namespace) -> int:
 
 def selftest(arguments: argparse.Namespace) -> int:
     """Play every fault of the embedded engine, and none; say whether leakcheck tells them apart."""
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
     from leakcheck.selftest import campaign, document, table  # noqa: PLC0415 - heavy
 
     for path in (arguments.out, arguments.docs):
@@ -114,7 +114,7 @@ def selftest(arguments: argparse.Namespace) -> int:
 
 def _proof() -> SelfTest:
     """The fast self-test before a run. Raises HarnessError where it fails: nothing is sent then."""
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
     from leakcheck.selftest import campaign  # noqa: PLC0415 - heavy
 
     with progress(sys.stderr, campaign.UNIT) as watch:
@@ -125,8 +125,8 @@ def _proof() -> SelfTest:
 
 def analyze(arguments: argparse.Namespace) -> int:
     """Judge a run folder again, without its target."""
-    from leakcheck import experiment  # noqa: PLC0415 - heavy
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
 
     folder = Path(arguments.run_dir).resolve()
     with progress(sys.stderr) as watch:
@@ -148,7 +148,7 @@ def inspect(arguments: argparse.Namespace) -> int:
 
 def validate(arguments: argparse.Namespace) -> int:
     """Read scenario files and plan them; send nothing."""
-    from leakcheck import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.run import experiment  # noqa: PLC0415 - heavy
 
     for line in experiment.rehearse(asked.paths(arguments.scenarios), asked.overrides(arguments)):
         print(line)

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from leakcheck.budget.spending import Caps
     from leakcheck.records import Report
-    from leakcheck.spending import Caps
 
 
 def diff(arguments: argparse.Namespace) -> int:
     """Compare the same requests alone, in neutral and in planted company; say what came of it."""
-    from leakcheck import differential, experiment, scenario  # noqa: PLC0415 - heavy
+    from leakcheck import differential, scenario  # noqa: PLC0415 - heavy
     from leakcheck.cli import asked, bounds, commands  # noqa: PLC0415 - beside the others
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
+    from leakcheck.run import experiment  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
 
     chosen = asked.overrides(arguments)
     setup = asked.setup(arguments, arguments.out)
@@ -45,7 +46,9 @@ def _screen(result: Report, folder: Path, caps: Caps, width: int) -> str:
     """The verdict, then findings, then a short line each of what it rests on."""
     import textwrap  # noqa: PLC0415 - only a screen needs it
 
-    from leakcheck import differential, spending, troubles  # noqa: PLC0415 - heavy
+    from leakcheck import differential  # noqa: PLC0415 - heavy
+    from leakcheck.budget import spending  # noqa: PLC0415 - heavy
+    from leakcheck.history import troubles  # noqa: PLC0415 - heavy
     from leakcheck.report import terminal  # noqa: PLC0415 - heavy
     from leakcheck.report.untrusted import visible  # noqa: PLC0415 - heavy
 

@@ -12,8 +12,8 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Examine a target; print one screen, or the record as JSON."""
     from leakcheck import doctor as examining  # noqa: PLC0415 - heavy
     from leakcheck.cli import asked, commands  # noqa: PLC0415 - beside the others
-    from leakcheck.progress import progress  # noqa: PLC0415 - heavy
     from leakcheck.report import diagnosis  # noqa: PLC0415 - heavy
+    from leakcheck.run.progress import progress  # noqa: PLC0415 - heavy
     from leakcheck.survey import address  # noqa: PLC0415 - heavy
 
     if arguments.url is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from leakcheck import troubles
+from leakcheck.history import troubles
 from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
 from leakcheck.report import boundaries, echoed, plain_run, plots, sentences
 from leakcheck.report import plain as plain_words

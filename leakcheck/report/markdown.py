@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from leakcheck import troubles
+from leakcheck.history import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import boundaries, echoed, plain, plain_run, sentences
 from leakcheck.report.counting import many

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-from leakcheck import spending
+from leakcheck.budget import spending
 from leakcheck.records import Exposure, Finding, Rate, Report, Status, Verdict
 from leakcheck.report import boundaries
 from leakcheck.report.untrusted import clipped, cut

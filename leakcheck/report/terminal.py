@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from leakcheck import troubles
+from leakcheck.history import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import boundaries, plain_run, sentences
 from leakcheck.report.counting import many

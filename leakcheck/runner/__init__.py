@@ -26,6 +26,7 @@ import multiprocess.resource_tracker
 import orjson
 
 from leakcheck import runfolder
+from leakcheck.budget.spending import Use
 from leakcheck.errors import HarnessError
 from leakcheck.records import Pace, Request, RunEvent, Target
 from leakcheck.runner import worker
@@ -33,7 +34,6 @@ from leakcheck.runner.governor import Governor, Over
 from leakcheck.runner.hold import Patience
 from leakcheck.runner.score import Game, Played
 from leakcheck.runner.worker import Counts
-from leakcheck.spending import Use
 
 __all__ = ["Governor", "Played", "Runner"]
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from leakcheck.budget.spending import Key, Purse, Use
 from leakcheck.records import Caps, Outcome, Pace
 from leakcheck.runner.breaker import REFUSALS, Breaker
 from leakcheck.runner.hold import in_vain, too_long
 from leakcheck.runner.pace import Throttle
-from leakcheck.spending import Key, Purse, Use
 
 RETRIES = 4
 """How often a refused request is tried again at least, where its scenario has retries at all."""

@@ -35,7 +35,8 @@ from typing import Any, Protocol
 import msgspec
 import orjson
 
-from leakcheck import backends, runfolder, spending
+from leakcheck import backends, runfolder
+from leakcheck.budget import spending
 from leakcheck.errors import LeakcheckError
 from leakcheck.records import Observation, Request, Target
 from leakcheck.redact import redact, secrets

@@ -19,26 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from leakcheck import (
-    analyzer,
-    embedded,
-    experiment,
-    history,
-    lifetimes,
-    runfolder,
-    scenario,
-    session,
-    survey,
-)
+from leakcheck import analyzer, history, runfolder, scenario, survey
 from leakcheck.analyzer.confirm import confirmations
 from leakcheck.errors import LeakcheckError, TargetError
 from leakcheck.passphrase import load_words, whole_token_words
 from leakcheck.records import Plan, Scenario, Style, Target, TargetFacts
+from leakcheck.run import embedded, experiment, lifetimes, session
+from leakcheck.run.session import Opened, Session, Setup
 from leakcheck.runner import Runner
 from leakcheck.selftest.outcome import Outcome, outcome
 from leakcheck.selftest.schedule import looks
 from leakcheck.selftest.values import HEALTHY, Job, Trial
-from leakcheck.session import Opened, Session, Setup
 
 _PATIENCE_S = 20.0
 _SHORT_PATIENCE_S = 2.0

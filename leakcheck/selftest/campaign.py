@@ -22,11 +22,11 @@ import leakcheck
 from leakcheck import plugin, scenario
 from leakcheck.errors import HarnessError, UsageError
 from leakcheck.records import SCHEMA, Scenario, SelfTest
+from leakcheck.run.session import Watch
 from leakcheck.selftest import aggregate
 from leakcheck.selftest.bench import Bench, Common
 from leakcheck.selftest.schedule import FAST, FULL, Effort, jobs
 from leakcheck.selftest.values import FaultRow, Job, Power, Trial
-from leakcheck.session import Watch
 
 BENCHES = 2
 """One for each of two cores: the engine computes on one thread, and so does the harness."""

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leakcheck import plugin, spending, styles, wording
+from leakcheck import plugin, wording
 from leakcheck.backends import Turns
+from leakcheck.budget import spending
 from leakcheck.errors import LeakcheckError, TargetError
-from leakcheck.passphrase import Minter, load_words
+from leakcheck.passphrase import Minter, load_words, styles
 from leakcheck.records import (
     Gate,
     Load,

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from yarl import URL
 
-from leakcheck import gauges
 from leakcheck.backends._http import Page
 from leakcheck.records import Endpoint
 from leakcheck.redact import one_line
+from leakcheck.run import gauges
 from leakcheck.survey.asking import Asker
 
 _OK = 200

@@ -6,9 +6,10 @@ import itertools
 import pytest
 from answering import answering, only_chat, refused
 
-from leakcheck import spending, survey
+from leakcheck import survey
 from leakcheck.backends import Turns, openai
 from leakcheck.backends._probe import first_named
+from leakcheck.budget import spending
 from leakcheck.errors import TargetError
 from leakcheck.records import Target, Tenant
 

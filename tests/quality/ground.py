@@ -15,21 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import (
-    analyzer,
-    choosing,
-    embedded,
-    experiment,
-    history,
-    runfolder,
-    scenario,
-    session,
-    survey,
-)
+from leakcheck import analyzer, history, runfolder, scenario, survey
 from leakcheck.checks import _mixed
 from leakcheck.records import Report, Scenario, Target, Verdict
+from leakcheck.run import embedded, experiment, session
+from leakcheck.run.session import Opened, Session, Setup
 from leakcheck.runner import Runner
-from leakcheck.session import Opened, Session, Setup
+from leakcheck.survey import choosing
 from leakcheck.traffic.mixed_batch import PLANTED
 
 WORKERS, LANES = 2, 24

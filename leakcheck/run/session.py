@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import leakcheck
-from leakcheck import embedded, gauges, runfolder, spending, survey, waiting
+from leakcheck import runfolder, survey
 from leakcheck.backends import Turns
+from leakcheck.budget import spending
+from leakcheck.budget.spending import Caps
 from leakcheck.errors import UsageError
 from leakcheck.records import (
     SCHEMA,
@@ -32,8 +34,8 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
+from leakcheck.run import embedded, gauges, waiting
 from leakcheck.runner import Governor, Runner
-from leakcheck.spending import Caps
 
 _PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
 

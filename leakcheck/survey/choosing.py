@@ -7,11 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leakcheck import audition, runfolder, scenario, styles, survey
+from leakcheck import runfolder, scenario, survey
 from leakcheck.errors import TargetError, UsageError
-from leakcheck.passphrase import assert_separate, load_words, require_entropy, whole_token_words
+from leakcheck.passphrase import (
+    assert_separate,
+    load_words,
+    require_entropy,
+    styles,
+    whole_token_words,
+)
 from leakcheck.records import Echo, Plan, Scenario, Style, TargetFacts
-from leakcheck.session import Session, Setup
+from leakcheck.run.session import Session, Setup
+from leakcheck.survey import audition
 
 _LONGER = 4
 """Words that a passphrase may grow by where a run needs more entropy."""

@@ -20,9 +20,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from leakcheck import gauges, history, planning, plugin, session, signs, spending, survey
+from leakcheck import history, planning, plugin, survey
 from leakcheck.backends import Broken, Refused, Turns
 from leakcheck.backends._http import Connection
+from leakcheck.budget import spending
 from leakcheck.errors import HarnessError, LeakcheckError, TargetError, UsageError
 from leakcheck.history import History
 from leakcheck.records import (
@@ -35,7 +36,8 @@ from leakcheck.records import (
     TargetFacts,
 )
 from leakcheck.redact import inherited, one_line, redact
-from leakcheck.session import Session
+from leakcheck.run import gauges, session, signs
+from leakcheck.run.session import Session
 
 COMMAND_S = 120.0
 """How long a command that restarts a target may take: it is to return once that is under way."""

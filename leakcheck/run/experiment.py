@@ -10,29 +10,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import (
-    analyzer,
-    choosing,
-    gauges,
-    history,
-    lifetimes,
-    report,
-    runfolder,
-    scenario,
-    session,
-    spending,
-    survey,
-)
+from leakcheck import analyzer, history, report, runfolder, scenario, survey
 from leakcheck.analyzer import reasons
 from leakcheck.analyzer.confirm import confirmations
+from leakcheck.budget import spending
 from leakcheck.checks import liveness
 from leakcheck.errors import HarnessError, TargetError, UsageError
 from leakcheck.history import settled
 from leakcheck.passphrase import load_words
 from leakcheck.records import Caps, Plan, Provenance, Report, Scenario, TargetFacts
 from leakcheck.report import sentences
-from leakcheck.session import Opened, Session, Setup, Watch
-from leakcheck.watching import Watcher
+from leakcheck.run import gauges, lifetimes, session
+from leakcheck.run.session import Opened, Session, Setup, Watch
+from leakcheck.run.watching import Watcher
+from leakcheck.survey import choosing
 
 _PROBE_PAUSE_S = 5.0
 """Before each request that asks a target which seems dead whether it came back."""

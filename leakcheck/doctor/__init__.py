@@ -17,26 +17,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from leakcheck import (
-    audition,
-    evidence,
-    gauges,
-    history,
-    planning,
-    runfolder,
-    scenario,
-    session,
-    spending,
-    styles,
-    survey,
-)
+from leakcheck import evidence, history, planning, runfolder, scenario, survey
 from leakcheck.analyzer import exposure
+from leakcheck.budget import spending
 from leakcheck.checks import _mixed
 from leakcheck.checks._trajectories import Comparison
+from leakcheck.doctor.outlook import Known, outlooks
 from leakcheck.errors import TargetError
 from leakcheck.history import History
-from leakcheck.outlook import Known, outlooks
-from leakcheck.passphrase import assert_separate, load_words
+from leakcheck.passphrase import assert_separate, load_words, styles
 from leakcheck.records import (
     Abilities,
     Diagnosis,
@@ -49,8 +38,9 @@ from leakcheck.records import (
     Scenario,
     TargetFacts,
 )
-from leakcheck.session import Opened, Session, Setup, Watch
-from leakcheck.survey import abilities, address
+from leakcheck.run import gauges, session
+from leakcheck.run.session import Opened, Session, Setup, Watch
+from leakcheck.survey import abilities, address, audition
 from leakcheck.traffic.mixed_batch import ALONE_AGAIN, NEUTRAL, OTHER_NEUTRAL
 
 _NOISE = "mixed-batch-differential"

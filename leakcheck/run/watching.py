@@ -24,7 +24,7 @@ from leakcheck.folding import fold
 from leakcheck.history import History, scan
 from leakcheck.records import Look, Observation, Plan, Provenance, Request
 from leakcheck.runfolder import Invocation, Shards
-from leakcheck.tail import Tail
+from leakcheck.runfolder.tail import Tail
 
 FILE = "evidence.json"
 _EVERY_S = 1.0

@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakcheck import audition, planning, scenario, spending, survey
+from leakcheck import planning, scenario, survey
 from leakcheck.analyzer import prospect
+from leakcheck.budget import spending
+from leakcheck.budget.spending import Use
 from leakcheck.errors import UsageError
 from leakcheck.passphrase import load_words
 from leakcheck.records import Caps, Pace, Scenario, TargetFacts
 from leakcheck.report.counting import many
-from leakcheck.spending import Use
+from leakcheck.survey import audition
 
 TEMPLATE_TOKENS, TOKENS_PER_WORD = 20, 2.0
 """What is assumed of prompts: no tokenizer is known."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from leakcheck import gauges
-from leakcheck.gauges import Source
 from leakcheck.records import Target
+from leakcheck.run import gauges
+from leakcheck.run.gauges import Source
 
 _EVERY_S = 0.05
 _PATIENCE_S = 2.0

@@ -26,6 +26,7 @@ from leakcheck.certify import RUN_BITS, RUN_PHRASES
 from leakcheck.errors import HarnessError
 from leakcheck.match import find
 from leakcheck.passphrase import Minter, words_needed
+from leakcheck.passphrase.styles import TOKENS_A_WORD
 from leakcheck.records import (
     Echo,
     Gate,
@@ -41,8 +42,7 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
-from leakcheck.session import Session
-from leakcheck.styles import TOKENS_A_WORD
+from leakcheck.run.session import Session
 from leakcheck.traffic import Window, user_text
 
 NAME = "audition"

@@ -1,0 +1,1 @@
+"""What may be sent: permission, caps and pace; and what of them was used."""
