@@ -56,10 +56,11 @@ class Manner:
 
 @dataclass
 class Seen:
-    """What arrived: one entry a POST."""
+    """What arrived: one entry a POST, and how often the list of models was asked for."""
 
     times_s: list[float] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
+    pages: int = 0
     prompt_tokens: int = 0
     answer_tokens: int = 0
     in_flight: int = 0
@@ -210,6 +211,7 @@ class Endpoint:
         return web.json_response({"error": {"message": f"key {key} may not"}}, status=400)
 
     async def models(self, _request):
+        self.seen.pages += 1
         if not self.manner.models:
             return web.json_response({"error": {"message": "no such page"}}, status=404)
         return web.json_response({"data": [{"id": "m"}]})

@@ -456,6 +456,19 @@ def test_a_survey_that_shows_no_leak_is_not_judged():
     assert [(v.scenario, v.status) for v in report.verdicts] == [("one", "clean")]
 
 
+def test_what_was_in_flight_when_the_run_was_killed_is_no_silence_of_the_target():
+    (found,) = analyzer.analyze(history("a> b>", events=())).verdicts
+    assert found.status == "inconclusive"
+    assert any("so it was killed or is still running" in reason for reason in found.reasons)
+    assert not any("answered nearly nothing" in reason for reason in found.reasons)
+
+
+def test_a_target_that_answers_nothing_is_broken_though_a_worker_died_meanwhile():
+    (found,) = analyzer.analyze(history("a> b> c> a! b!")).verdicts
+    assert found.status == "error"
+    assert found.reasons[0].startswith("the target answered nearly nothing: 0 of 2 requests")
+
+
 def test_leaks_are_paired_by_tenant_and_a_pair_of_requests_counts_once():
     line = f"{LEAK} | c> d> c=cC d=dcC"
     report = analyzer.analyze(history(line, changes={"c": {"tenant": "t00"}}))

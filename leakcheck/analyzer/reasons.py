@@ -179,10 +179,13 @@ def broken(history: History) -> tuple[Status, str] | None:
         why = ": the run was interrupted before" if end == "interrupted" else ""
         return "inconclusive", f"none of {planned} requests was sent{why}"
     planned_so = sent["outcome"].isin(["aborted", "rejected"])
-    wanted = int((~planned_so).sum())
-    if answered >= NEARLY_NOTHING * wanted:
-        return None
     seen = history.observations
+    # what was in flight when leakcheck itself was killed says nothing of the target
+    back = sent["id"].isin(seen.loc[seen["observed"], "request_id"])
+    wanted = int((back & ~planned_so).sum())
+    if answered >= NEARLY_NOTHING * wanted or 2 * back.sum() < len(sent):
+        return None
+    seen = seen[seen["observed"]]
     rejected = sent.loc[sent["outcome"] == "rejected", "id"]
     other = seen[~seen["outcome"].isin(["ok", "aborted"]) & ~seen["request_id"].isin(rejected)]
     refused = (other["outcome"] == "failed") & other["status"].notna()
