@@ -13,6 +13,8 @@ SOFT_BETS = tuple(itertools.product((0.02, 0.1, 0.5), (1.0, 3.0)))
 STAND_OUT_BETS = tuple(itertools.product((0.3, 0.9), (2.0, 4.0, 8.0)))
 """(stake, lead): all of the stake on the best, where it leads the second by so many MADs."""
 _CLIP = 8.0
+_NOTHING = 1e-12
+"""A MAD so small a part of the largest deviation is rounding, and dividing by it may overflow."""
 
 
 def directed_bets(
@@ -29,7 +31,8 @@ def directed_bets(
     `lead`, else 1. Both have the mean 1 over the K equally likely places of the planted one,
     whatever the scores: what is bet depends on the unordered set of them only. `floor` is the least
     MAD, in units of the scores (half the quantum of the target, `quantum`): many scores on one
-    point of a lattice would make it zero. Where it is zero the standard deviation stands in.
+    point of a lattice would make it zero. Where it is zero, or next to it, the standard deviation stands
+    in.
     Raises ValueError for fewer than two candidates, an index that is none of theirs, a score that
     is not finite, and a negative floor.
     """
@@ -58,7 +61,9 @@ def directed_bets(
 
 def _standardised(values: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
     away = values - np.median(values)
-    scale = max(float(np.median(np.abs(away))), floor) or float(values.std())
+    scale = max(float(np.median(np.abs(away))), floor)
+    if scale <= _NOTHING * float(np.abs(away).max()):
+        scale = float(values.std())
     return away / scale if scale else np.zeros_like(values)
 
 
