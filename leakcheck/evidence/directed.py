@@ -31,8 +31,8 @@ def directed_bets(
     `lead`, else 1. Both have the mean 1 over the K equally likely places of the planted one,
     whatever the scores: what is bet depends on the unordered set of them only. `floor` is the least
     MAD, in units of the scores (half the quantum of the target, `quantum`): many scores on one
-    point of a lattice would make it zero. Where it is zero, or next to it, the standard deviation stands
-    in.
+    point of a lattice would make it zero. Where it is zero, or next to it, the standard deviation
+    stands in.
     Raises ValueError for fewer than two candidates, an index that is none of theirs, a score that
     is not finite, and a negative floor.
     """
