@@ -22,7 +22,8 @@ WAYS = ("answer", "error", "redirect", "refusal", "header", "split")
 ENV = {"MY_KEY": KEY, "OMP_NUM_THREADS": "1"}
 CRASHES = """
 import os, sys
-from leakcheck import cli, experiment
+from leakcheck import cli
+from leakcheck.run import experiment
 def crash(*_arguments):
     raise RuntimeError("the key is " + os.environ["MY_KEY"])
 experiment.run = crash

@@ -109,7 +109,7 @@ time.sleep(60)
 """
 ORDERS = """
 import signal, sys
-from leakcheck import lifetimes
+from leakcheck.run import lifetimes
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 try:
     lifetimes.order(sys.argv[1])
