@@ -119,8 +119,12 @@ def _observation(request: Request, reply: Reply, start_ns: int) -> Observation:
 
 
 def obedient(request: Request, company: Sequence[Request]) -> Reply:
-    """Does what it is asked, by the parameters of the request alone."""
+    """Does what it is asked, by the parameters of the request alone; nobody lives at an address
+    that is wrong.
+    """
     del company
+    if request.sent == "misdirected":
+        return Reply(outcome="failed", finish=None, status=404, error="refused with status 404")
     return say(request, request.sampling)
 
 

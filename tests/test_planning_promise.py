@@ -20,6 +20,8 @@ MANY = 1_000_000
 """Owners of an earlier run, so many that its echo rate is known."""
 FACTS = TargetFacts(block_tokens=16, overhead_tokens=2)
 SHIPPED = {path.stem: path for path in scenario.shipped_files()}
+CLAIMING = [name for name, path in SHIPPED.items() if scenario.read(path).gate.detect < 1]
+"""Those that exclude a rate of leaks: all but first-request, whose unit is a lifetime."""
 KINDS = ("control-group", "duplicate-ids", "concurrency-sweep", "mixed-batch-differential")
 
 
@@ -110,7 +112,7 @@ def test_without_a_run_to_go_by_an_echo_of_nine_in_ten_is_enough(name):
     assert sum(certified(rng, name, planning.ECHO, [enough]) for _ in range(RUNS)) >= 0.9 * RUNS
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", CLAIMING)
 def test_the_budget_of_a_shipped_scenario_suffices_for_one_percent_and_what_is_assumed(name):
     of = scenario.read(SHIPPED[name])
     assert (of.gate.detect, planning.ECHO) <= (0.01, 0.93)
