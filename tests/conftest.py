@@ -18,6 +18,12 @@ def cache_of_its_own(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.fixture(autouse=True)
+def no_terminal_of_a_width(monkeypatch):
+    """What is printed is as wide as where there is no terminal, whoever starts the tests."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def hostile_server():
     """A function that starts a process of tests/hostile.py and returns it with its port."""
