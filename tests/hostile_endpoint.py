@@ -37,6 +37,7 @@ class Manner:
     says_when: bool = True
     asks_to_wait_s: float | None = None
     random_429: float = 0.0
+    every_second_429: bool = False
     random_500: float = 0.0
     fails_after: int = 0
     busy_after: int = 0
@@ -119,10 +120,11 @@ class Endpoint:
                 wait_s = (1 - self.level) * 60 * its.scale / its.per_minute
                 return self.busy(wait_s)
             self.level -= 1
-        busy = 0 < its.busy_after < len(self.seen.times_s)
+        sent = len(self.seen.times_s)
+        busy = 0 < its.busy_after < sent or (its.every_second_429 and sent % 2)
         if busy or self.random.random() < its.random_429:
             return self.busy(its.scale)
-        broken = 0 < its.fails_after < len(self.seen.times_s)
+        broken = 0 < its.fails_after < sent
         if broken or self.random.random() < its.random_500:
             return web.json_response({"error": {"message": "internal error"}}, status=500)
         return None
