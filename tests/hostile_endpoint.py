@@ -176,7 +176,8 @@ class Endpoint:
 
     async def sent(self, request, body, words, usage):
         chat, text = "messages" in body, " ".join(words)
-        extra = {"X-Seen-Key": request.headers.get("Authorization", "")}
+        key = request.headers.get("Authorization", "")
+        extra = {"X-Seen-Key": key, "X-Request-Id": key}
         headers = extra if "header" in self.manner.tells_key else {}
         if not body.get("stream"):
             choice = {"index": 0, "finish_reason": "stop"}

@@ -106,7 +106,9 @@ def _verdict(its: Case) -> Verdict:
         bound=its.bound,
         false_match_bound=its.false_match_bound,
         exposure=(*its.exposure, *lives),
-        findings=tuple(tracing.linked(history, f) for f in findings[:KEPT_FINDINGS]),
+        findings=tuple(
+            tracing.linked(history, tracing.named(history, f)) for f in findings[:KEPT_FINDINGS]
+        ),
         findings_total=len(findings),
         notes=(*_notes(history), *weak, *(n for r in its.results for n in r.notes)),
         curves=curves.draw(

@@ -1,4 +1,6 @@
-"""From a finding to the blocks behind it, where the embedded engine kept a trace of them."""
+"""From a finding to what the target wrote down of it: its logs, by the ids of the replies, and the
+blocks behind it, where the embedded engine kept a trace of them.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,24 @@ import re
 import shlex
 from dataclasses import replace
 
+from leakcheck.checks import ids_of_reply
 from leakcheck.history import History
 from leakcheck.records import Finding
 
+_IDS = ("reply_id", "target_id")
 _HARMLESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What an id must look like to stand in a command: it is text of the target."""
+
+
+def named(history: History, finding: Finding) -> Finding:
+    """The finding, with the ids that the target gave the replies to recipient and source, where its
+    check has not said them: those that decided the outcomes.
+    """
+    found: dict[str, str] = {}
+    for side, name in (("recipient", finding.recipient), ("source", finding.source)):
+        if name and not any(f"{side}_{what}" in finding.evidence for what in _IDS):
+            found |= ids_of_reply(side, history.answer(name))
+    return replace(finding, evidence={**finding.evidence, **found}) if found else finding
 
 
 def linked(history: History, finding: Finding) -> Finding:

@@ -17,7 +17,6 @@ Proxies of the environment are used (HTTPS_PROXY, NO_PROXY, ...). Certificates a
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import math
 import os
 import ssl
@@ -34,7 +33,7 @@ import orjson
 from yarl import URL
 
 from leakcheck import __version__
-from leakcheck.backends import CUT, Broken, Refused
+from leakcheck.backends import CUT, Broken, Refused, _headers
 from leakcheck.backends._expect import patient
 from leakcheck.backends._sse import Events, Lines
 from leakcheck.errors import UsageError
@@ -51,16 +50,6 @@ _NOWHERE = ("leakcheck", "no-such-path")
 """Below the base URL: refused as any wrong address is, which no third party minds."""
 _ERROR_BYTES = 65_536
 _MAYBE_GENERATED = frozenset({408, 424, 499})
-_REPLICA_HEADERS = (
-    "X-Served-By",
-    "X-Replica-Id",
-    "X-Replica",
-    "X-Instance-Id",
-    "X-Backend-Server",
-    "X-Pod-Name",
-    "X-Upstream",
-)
-"""Where gateways say who answered, most telling first."""
 
 
 class Reader(Protocol):
@@ -182,7 +171,11 @@ class Connection:
                 expect100=request.sent == "expect",
             ) as response:
                 self.replied = {name.lower(): text for name, text in response.headers.items()}
-                yield Chunk(connection=self._connections, replica=self._replica(response))
+                yield Chunk(
+                    connection=self._connections,
+                    replica=_headers.replica(response.headers, self._target.replica_header),
+                    reply_id=_headers.reply_id(response.headers),
+                )
                 if response.status != 200:  # noqa: PLR2004 - the one status of an answer
                     text = await self._error_body(response)
                     if text:
@@ -261,13 +254,6 @@ class Connection:
         if request.client_id is not None:
             found["X-Request-Id"] = request.client_id
         return found
-
-    def _replica(self, response: aiohttp.ClientResponse) -> str | None:
-        named = self._target.replica_header
-        for name in (named,) if named else _REPLICA_HEADERS:
-            if value := response.headers.get(name):
-                return one_line(value, limit=80)
-        return None
 
     async def _pieces(
         self, response: aiohttp.ClientResponse, reader: Reader
@@ -453,7 +439,7 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> Refused | Broken:
         words = one_line(error_text(orjson.loads(text)))
     except orjson.JSONDecodeError:
         words = one_line(text) or one_line(response.reason or "") or "no reason given"
-    retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+    retry_after_s = _headers.retry_after_s(response.headers.get("Retry-After"))
     if 300 <= status < 400:  # noqa: PLR2004 - the redirects
         place = one_line(response.headers.get("Location", "nowhere"))
         return Refused(f"redirected to {place}; name that base URL instead", status=status)
@@ -462,17 +448,3 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> Refused | Broken:
     if 400 <= status < 500 and status not in _MAYBE_GENERATED:  # noqa: PLR2004 - refused
         return Refused(words, status=status, retry_after_s=retry_after_s)
     return Broken(f"the target answered with status {status}: {words}", status=status)
-
-
-def _retry_after_s(value: str | None) -> float | None:
-    """Seconds of a Retry-After header, in either of its forms (RFC 9110, 10.2.3)."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, OverflowError):
-            return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from leakcheck.history import History, boundaries
-from leakcheck.records import Finding, Request
+from leakcheck.records import Finding, Observation, Request
 
 EXCERPT_CHARS = 160
 
@@ -58,7 +58,8 @@ def leak(history: History, match: Any, *, check: str, anomaly: str, what: str) -
 
 
 def where_found(history: History, match: Any) -> dict[str, Any]:
-    """What the evidence of a finding says about its match: the place, the tenants, the times.
+    """What the evidence of a finding says about its match: the place, the tenants, the times, the
+    ids that the target gave the two replies.
 
     Times are seconds from the start of whichever of the two was sent first: of the attempt that
     shows the match, and of the source's attempt that may explain it (else the one that decided its
@@ -71,14 +72,16 @@ def where_found(history: History, match: Any) -> dict[str, Any]:
         "variant": match.variant,
         "recipient_tenant": history.by_id(match.recipient).tenant,
     }
+    shows = int(match.observation)
+    found |= ids_of_reply("recipient", history.attempt(shows))
     if match.owner == "phantom":
         return found
     found["source_tenant"] = history.by_id(match.source).tenant
-    shows = int(match.observation)
     found |= boundary(history, match.source, match.recipient, observation=shows)
     row = history.timing(match.source, match.recipient, observation=shows).source
     recipient = history.attempt(shows)
     source = history.answer(match.source) if row is None else history.attempt(row)
+    found |= ids_of_reply("source", source)
     if source is None:
         return found
     origin_ns = min(source.start_ns, recipient.start_ns)
@@ -88,6 +91,15 @@ def where_found(history: History, match: Any) -> dict[str, Any]:
     if row is not None and not history.ended(row):
         del found["source_end_s"]
     return found
+
+
+def ids_of_reply(side: str, seen: Observation | None) -> dict[str, str]:
+    """What the evidence of a finding says about one reply, so that its lines in the logs of the
+    target can be found: `recipient_reply_id` (of its headers) and `recipient_target_id` (in the
+    answer), as far as the target gave any.
+    """
+    ids = {} if seen is None else {"reply_id": seen.reply_id, "target_id": seen.target_id}
+    return {f"{side}_{name}": value for name, value in ids.items() if value}
 
 
 def boundary(

@@ -8,7 +8,8 @@ who sent what, so one such answer is proof. It is a leak where the target promis
 apart; many servers have no such parameter, and share prefixes by design.
 
 Two answers with one id (`duplicate-id`) are a note: whoever keeps answers by their ids mixes them.
-`shared_ids` counts them for any scenario.
+So are two replies with one id in their headers, unless that is the id which the requests were sent
+with. `shared_ids` counts the ids of answers for any scenario.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from leakcheck.checks import excerpt, who
 from leakcheck.history import History
@@ -29,6 +30,7 @@ TITLE = "Cached tokens of requests with a salt"
 COLUMNS = ("cell", "answers", "with cached tokens", "with tokens of another salt alone")
 USUAL_BLOCK = 16
 """Tokens of a cache block where the target's own size is not known."""
+_Kind = Literal["target_id", "reply_id"]
 _PIECES = re.compile(r"\w+|[^\w\s]")
 
 
@@ -74,7 +76,8 @@ def check(history: History, *, separates: bool | None = None) -> CheckResult:
         check=CHECK,
         findings=(
             *(_foreign(history, hit, separates=separates) for hit in hits),
-            *_duplicates(history),
+            *_duplicates(history, "target_id", "answers"),
+            *_duplicates(history, "reply_id", "headers of the replies"),
         ),
         notes=tuple(notes),
         tables={TITLE: (COLUMNS, *_rows(history, salted, hits))} if salted and reports else {},
@@ -220,9 +223,9 @@ def _foreign(history: History, hit: _Hit, *, separates: bool) -> Finding:
     )
 
 
-def _duplicates(history: History) -> Iterator[Finding]:
+def _duplicates(history: History, kind: _Kind, which: str) -> Iterator[Finding]:
     """One finding for each id that came with the answers to several requests."""
-    for target_id, names in _carriers(history).items():
+    for its_id, names in _carriers(history, kind).items():
         if len(names) == 1:
             continue
         first, second = history.by_id(names[0]), history.by_id(names[1])
@@ -236,20 +239,25 @@ def _duplicates(history: History) -> Iterator[Finding]:
             recipient=second.id,
             source=first.id,
             relation=history.relation(first.id, second.id),
-            excerpt=target_id,
+            excerpt=its_id,
             explanation=(
-                f"the answers to {who(first, window=True)} and {who(second, window=True)}{more} "
+                f"the {which} to {who(first, window=True)} and {who(second, window=True)}{more} "
                 f"have one id: whoever keeps answers by their ids mixes them."
             ),
-            evidence={"target_id": target_id, "answers": len(names)},
+            evidence={kind: its_id, "answers": len(names)},
         )
 
 
-def _carriers(history: History) -> dict[str, list[str]]:
-    """The ids that whole answers came with, and the requests that these answered."""
+def _carriers(history: History, kind: _Kind = "target_id") -> dict[str, list[str]]:
+    """The ids that whole answers came with, and the requests that these answered. An id in headers
+    that only says what the request was sent with is none.
+    """
     found: dict[str, list[str]] = {}
     for name in history.requests["id"]:
         answer = history.answer(name)
-        if answer is not None and answer.outcome == "ok" and answer.target_id:
-            found.setdefault(answer.target_id, []).append(name)
+        if answer is None or answer.outcome != "ok":
+            continue
+        its_id, sent = getattr(answer, kind), history.by_id(name).client_id
+        if its_id and not (kind == "reply_id" and sent and sent in its_id):
+            found.setdefault(its_id, []).append(name)
     return found

@@ -47,8 +47,8 @@ class Chunk:
     `field` is where it stood: `content`, `reasoning`, `tool`, `error`, `prompt` (see PROMPT);
     further choices of one request are `content[1]` and so on. Texts of one field, joined, are the
     answer. A chunk with a `connection` comes first and says that only: the number of the lane's
-    connection that the answer comes over, counted from 1, and, where a header says it, which
-    `replica` answers.
+    connection that the answer comes over, counted from 1, and, where headers say it, which
+    `replica` answers and which `reply_id` the target gives the reply.
     """
 
     text: str = ""
@@ -59,6 +59,7 @@ class Chunk:
     target_id: str | None = None
     connection: int | None = None
     replica: str | None = None
+    reply_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,8 @@ class Observation:
     `ok`: a whole answer. `failed`: certainly not generated (refused connection, 4xx). `aborted`:
     the lane hung up, as planned. `unknown`: anything else (time-out, cut stream, 5xx, killed): the
     request may have had an effect. `error` is one sentence. `attempt` counts from 1. `start_ns` is
-    taken before the first byte is sent.
+    taken before the first byte is sent. `target_id` stands in the answer, `reply_id` in a header of
+    the reply: what the logs of the target know it by.
     """
 
     request_id: str
@@ -88,6 +90,7 @@ class Observation:
     retry_after_s: float | None = None
     connection: int | None = None
     replica: str | None = None
+    reply_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from leakcheck.history import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import boundaries, echoed, plain, plain_run, sentences
+from leakcheck.report import boundaries, echoed, plain, plain_run, reply_ids, sentences
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
@@ -213,7 +213,10 @@ def _finding(number: int, finding: Finding) -> list[str]:
     lines = [f"**{number}. {finding.severity}** {who}: {code(finding.anomaly, 60)} in {where}", ""]
     if finding.explanation:
         lines += [prose(finding.explanation), ""]
-    return lines + (_block(said) if said else [])
+    lines += _block(said) if said else []
+    if ids := [f"{code(name, 60)} {code(given, 130)}" for name, given in reply_ids.of(finding)]:
+        lines += ["", f"{reply_ids.TITLE}: {', '.join(ids)}"]
+    return lines
 
 
 def _exposure(report: Report) -> list[str]:

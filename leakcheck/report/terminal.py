@@ -13,7 +13,7 @@ from rich.text import Text
 
 from leakcheck.history import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
-from leakcheck.report import boundaries, plain_run, sentences
+from leakcheck.report import boundaries, plain_run, reply_ids, sentences
 from leakcheck.report.counting import many
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
@@ -160,6 +160,8 @@ def _finding(number: int, finding: Finding) -> Iterator[_Line]:
     if part.marked:
         said.append(">>", style).append(part.marked, f"{style} underline").append("<<", style)
     yield _Line(text=said.append(part.after), hang=3)
+    if ids := [f"{_shown(name, 60)} {_shown(given, 130)}" for name, given in reply_ids.of(finding)]:
+        yield _Line(text=Text(f"   {reply_ids.TITLE}: {', '.join(ids)}"), hang=3)
 
 
 def _reasons(report: Report) -> Iterator[_Line]:

@@ -61,6 +61,7 @@ class _Reply:
     retry_after_s: float | None = None
     connection: int | None = None
     replica: str | None = None
+    reply_id: str | None = None
 
 
 class Lane:
@@ -182,6 +183,7 @@ class Lane:
                 reply.first_chunk_ns = time.monotonic_ns()
             if chunk.connection is not None:  # said once, of the answer as a whole
                 reply.connection, reply.replica = chunk.connection, chunk.replica
+                reply.reply_id = chunk.reply_id
                 continue
             reply.chunks.append(chunk)
             characters += len(chunk.text)
@@ -218,6 +220,7 @@ class Lane:
             retry_after_s=reply.retry_after_s,
             connection=reply.connection,
             replica=None if reply.replica is None else redact(reply.replica, self._keys),
+            reply_id=None if reply.reply_id is None else redact(reply.reply_id, self._keys),
         )
 
 

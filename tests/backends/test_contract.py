@@ -238,6 +238,28 @@ def test_identity_and_time_are_not_the_backend_s(case, aimed):
     assert numbered in ([0], []), "what tells the connection comes first, and says only that"
 
 
+NO_HEADERS = {
+    "callable": "a function sends no headers",
+    "command": "a program sends no headers",
+    "litellm": "the library does not hand them on",
+}
+
+
+@both_ways
+@pytest.mark.parametrize("name", ["x-request-id", "request-id", "apim-request-id"])
+@contract(**NO_HEADERS)
+def test_the_id_that_the_target_gives_its_reply_is_recorded(case, name, stream, aimed, tmp_path):
+    sent = asking(f"!header {name} req_{KEY}", stream=stream)
+    (seen,) = observe(tmp_path, aimed(case), sent)
+    assert (seen.outcome, seen.reply_id) == ("ok", f"req_{'*' * len(KEY)}")
+
+
+@contract(**NO_HEADERS)
+def test_the_id_of_a_reply_that_is_an_error_is_recorded_too(case, aimed, tmp_path):
+    (seen,) = observe(tmp_path, aimed(case), asking("!status 500"))
+    assert (seen.outcome, seen.reply_id) == ("unknown", "req-500")
+
+
 # --- nothing is retried, cached or shared --------------------------------------------------------
 
 _A_TEMPLATE_EACH = {"llamacpp": 2, "tgi": 2}

@@ -173,6 +173,31 @@ def test_different_and_missing_ids_are_no_finding(ids):
     assert with_ids(*ids).findings == ()
 
 
+def with_reply_ids(*ids, changes=None):
+    """Three answers whose headers have these ids."""
+    run = history("a> b> c> a=a b=b c=c", changes=changes)._run
+    names = dict(zip("abc", ids, strict=True))
+    seen = [replace(o, reply_id=names[o.request_id]) for o in run.seen]
+    return metadata.check(built(run.plans[0], seen)).findings
+
+
+def test_two_replies_with_one_id_in_their_headers_are_a_note():
+    (found,) = with_reply_ids("x", "y", "x")
+    assert (found.anomaly, found.severity, found.evidence["reply_id"]) == (
+        "duplicate-id",
+        "note",
+        "x",
+    )
+    assert found.explanation.startswith("the headers of the replies to a (tenant")
+
+
+def test_an_id_in_headers_that_only_says_what_was_sent_is_no_finding():
+    one = {name: {"client_id": "f00d"} for name in "ab"}
+    assert with_reply_ids("f00d", "gw-f00d", "z", changes=one) == ()
+    assert with_reply_ids("f00d", "f00d", "z", changes=one) == ()
+    assert len(with_reply_ids("other", "other", "z", changes=one)) == 1
+
+
 @given(st.text("ab"), st.text("ab"), st.integers(0, 5))
 def test_the_common_beginning_is_the_longest(one, other, at_least):
     plain = next(

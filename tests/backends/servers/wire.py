@@ -124,16 +124,21 @@ class Server:
             text, self._last = f"{text} {self._last}", text
         return await self._say(reply, asked, text)
 
-    async def _say(self, reply, asked, text):
+    async def _say(self, reply, asked, text, **extra):
         if not asked.stream:
-            return await reply.whole(200, self.dialect.whole(text, asked))
-        await reply.begin(self.dialect.STREAM)
+            return await reply.whole(200, self.dialect.whole(text, asked), **extra)
+        await reply.begin(self.dialect.STREAM, **extra)
         for piece in self.dialect.pieces(text, asked):
             await reply.piece(piece)
         return await reply.end()
 
     async def _asked(self, reply, asked, _):
         await self._say(reply, asked, json.dumps(vars(asked) | {"prompt": ""}))
+
+    async def _header(self, reply, asked, rest):
+        """`!header NAME VALUE`: an answer that comes with this header."""
+        name, _, value = rest.partition(" ")
+        await self._say(reply, asked, "alpha beta", **{name: value})
 
     async def _half(self, reply, asked):
         await reply.begin(self.dialect.STREAM)
@@ -157,6 +162,7 @@ class Server:
         status = int(rest)
         words = f"status {status} for {asked.key}"
         extra = {"Retry-After": str(RETRY_AFTER_S)} if status == 429 else {}
+        extra["X-Request-Id"] = f"req-{status}"
         await reply.whole(status, self.dialect.error(words), **extra)
 
     async def _error_inside(self, reply, asked, _):
@@ -208,10 +214,10 @@ class Reply:
         self.writer.write(self.head(status, kind, len(body), **extra) + body)
         await self.writer.drain()
 
-    async def begin(self, kind):
-        self.writer.write(
-            f"HTTP/1.1 200 X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-        )
+    async def begin(self, kind, **extra):
+        lines = ["HTTP/1.1 200 X", f"content-type: {kind}", "transfer-encoding: chunked"]
+        lines += [f"{name}: {value}" for name, value in extra.items()]
+        self.writer.write("\r\n".join([*lines, "", ""]).encode())
         await self.writer.drain()
 
     async def piece(self, data):
