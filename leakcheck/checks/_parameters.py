@@ -36,6 +36,8 @@ class Cells:
     plain: str
     seeded: str
     mixed: str
+    twins: str
+    together: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,19 @@ replicas that are not alike, some of which serve the overflow, do that too.
 tail), and only if no answer alone breaks the same rule. Answers that are cut count where the length
 is another's max_tokens, and must also be more than chance hits among all that are cut. Less is a
 note.
+
+Twins of one prompt that differ in one parameter add to these aspects, no tests of their own: an
+answer that breaks the own parameter and is word for word the twin's, while requests that no twin
+came before obeyed. That is what a cache of answers does whose key leaves the parameter out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakcheck import evidence
-from leakcheck.checks import _biases, _parameters, excerpt, own_answer, paired, who
+from leakcheck.checks import _biases, _parameters, _twins, excerpt, own_answer, paired, who
 from leakcheck.checks._parameters import Cells, Sign, Told
 from leakcheck.history import History
 from leakcheck.records import CheckResult, Finding
@@ -40,6 +44,13 @@ _UNTESTED = (
 )
 _SLIPS = 0.01
 """Of the windows: in so many an honest server may break a rule by some accident of its own."""
+_OF_TWINS = {
+    "no stop string of another": _twins.foreign_stops,
+    "the own stop string": _twins.ignored_stops,
+    "the own max_tokens": _twins.longer,
+    "no max_tokens of another": _twins.cut,
+}
+"""What twins of one prompt add to an aspect."""
 _BY_CHANCE = 0.15
 """At most this share of arbitrary lengths is some max_tokens in the company by accident."""
 
@@ -79,17 +90,24 @@ def check(
     plain: str = "plain",
     seeded: str = "seeded",
     mixed: str = "mixed",
+    twins: str = "twins",
+    together: str = "twins, together",
     alpha: float = paired.ALPHA,
     least_difference: float = paired.LEAST_DIFFERENCE,
     violations: int = VIOLATIONS,
 ) -> CheckResult:
     """Compare the requests of the cell `mixed` with their twins in the others: `alone`, `plain`
-    (among greedy requests), `seeded` (hot, among greedy ones). `alpha` is shared by the sign tests.
+    (among greedy requests), `seeded` (hot, among greedy ones). Pairs of one prompt are in `twins`,
+    one after the other, and in `together`. `alpha` is shared by the sign tests.
     """
-    cells = Cells(alone=alone, plain=plain, seeded=seeded, mixed=mixed)
+    cells = Cells(
+        alone=alone, plain=plain, seeded=seeded, mixed=mixed, twins=twins, together=together
+    )
     windows = _parameters.told(history)
     pairs = paired.pairs(history, own_answer.ticket_states(history), plain, mixed)
-    aspects = list(_aspects(history, windows, cells, pairs))
+    aspects = [
+        _with_twins(aspect, windows, cells) for aspect in _aspects(history, windows, cells, pairs)
+    ]
     level = alpha / sum(not aspect.rule for aspect in aspects)
     findings, rows, notes = [], [], [*_refused(history)]
     honoured = {aspect.name for aspect in aspects if aspect.signs} & _OWN
@@ -171,6 +189,11 @@ def _aspects(
         by_chance=_BY_CHANCE,
         unseen=unseen,
     )
+
+
+def _with_twins(aspect: _Aspect, windows: list[Told], cells: Cells) -> _Aspect:
+    more = _OF_TWINS.get(aspect.name)
+    return aspect if more is None else replace(aspect, signs=[*aspect.signs, *more(windows, cells)])
 
 
 def _counted(aspect: _Aspect) -> _Counted:

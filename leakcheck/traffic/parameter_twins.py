@@ -14,6 +14,13 @@ Cells: `alone`, one request in flight; `plain`, recipients without stop strings 
 biased one; `mixed`, all of them at once. In mixed and seeded phases some come a moment later, so
 that they take the places of those that have ended, and one ends early. The phases come in random
 order.
+
+Beside these, three pairs of one tenant, whose prompts are the same to the byte and nobody else's.
+The two differ in one parameter: `max_tokens` in one window, a stop string in the next. The *tight*
+one is cut in the middle of what both are asked to repeat, the *free* one goes on. Of one pair the
+tight one comes first, of another the free one, and their seconds are the next phase (`twins`); of
+the third both come together (`twins, together`). A cache of answers whose key leaves that parameter
+out gives a second the answer of its first; firsts, which nobody came before, are the controls.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ from leakcheck.records import Passphrase, Request, Sampling
 from leakcheck.traffic import Window, user_text
 
 ALONE, PLAIN, SEEDED, MIXED = "alone", "plain", "seeded", "mixed"
+TWINS, TOGETHER = "twins", "twins, together"
 _SECOND = "seeded, second"
 TELL = "Tell me about {topic}."
 TOKEN_IDS = range(300, 1000)
@@ -36,6 +44,8 @@ JOINING_S = (0.0, 0.0, 0.02, 0.05)
 """When some requests of mixed and seeded phases start, drawn from these."""
 TAIL_WORDS = 6
 """Common words that a recipient repeats after its ticket."""
+LIMITS = 8
+"""So many different `max_tokens` a tight twin may have: a cut at another's is seldom by chance."""
 _STOP_LETTERS = 5  # a short word is part of too many others to stop at
 
 
@@ -61,12 +71,14 @@ def plan(
     temperature: float = 2.0,
     hot_tokens: int = 24,
     biased_tokens: int = 8,
+    shortest: int = 4,
     streamed: float = 0.5,
     max_filler_words: int = 20,
 ) -> Iterator[Request]:
     """Plan `recipients` of which half have stop strings, `hot` twins at `temperature` that say
     `hot_tokens`, one biased request of `biased_tokens`, and owners that fill the mixed phase up to
-    `load.requests`. `streamed` answers arrive in chunks. Raises UsageError where these are too few.
+    `load.requests`. Tight twins may say `shortest` tokens or up to 7 more. `streamed` answers
+    arrive in chunks. Raises UsageError where these are too few.
     """
     rng = window.rng
     recipients, hot = max(2, recipients), max(2, hot)
@@ -85,13 +97,20 @@ def plan(
         each.id: rng.random() < streamed for each in [*cast.recipients, cast.biased, *cast.hot]
     }
     alone = [*cast.recipients, cast.biased, *cast.hot[:2]]
-    order = [*range(len(alone) + 1), PLAIN, SEEDED, _SECOND, MIXED]
+    order = [*range(len(alone) + 1), PLAIN, SEEDED, _SECOND, MIXED, TWINS]
     rng.shuffle(order)
-    for phase, what in enumerate(order):
+    phase = 0
+    for what in order:
+        if what == TWINS:
+            for request in _pairs(window, shortest, streamed):
+                yield replace(request, phase=phase + request.phase)
+            phase += 2
+            continue
         for request in _phase(window, cast, alone, what):
             first = request.twin or request.id
             streams = stream.get(first, rng.random() < streamed)
             yield replace(request, phase=phase, stream=streams)
+        phase += 1
 
 
 def _phase(window: Window, cast: _Cast, alone: list[Request], what: int | str) -> Iterator[Request]:
@@ -145,9 +164,8 @@ def _recipients(window: Window, count: int, max_filler_words: int) -> list[Reque
     rng = window.rng
     tickets = [window.owner(owns=False) for _ in range(count)]
     taken = " ".join(owner["ticket"].text.lower() for owner in tickets)
-    stops = [w for w in wording.WORDS if len(w) >= _STOP_LETTERS and w not in taken]
-    marks = rng.sample([w for w in stops if sum(w in other for other in wording.WORDS) == 1], count)
-    rest = [w for w in wording.WORDS if not any(mark in w for mark in marks)]
+    marks = rng.sample([word for word in _stops() if word not in taken], count)
+    rest = [w for w in wording.WORDS if w not in marks]
     return [
         _recipient(
             window,
@@ -159,6 +177,12 @@ def _recipients(window: Window, count: int, max_filler_words: int) -> list[Reque
         )
         for number, owner in enumerate(tickets)
     ]
+
+
+def _stops() -> list[str]:
+    """Common words that are in no other one, not even as a part."""
+    long = [word for word in wording.WORDS if len(word) >= _STOP_LETTERS]
+    return [word for word in long if sum(word in other for other in wording.WORDS) == 1]
 
 
 def _recipient(
@@ -173,8 +197,7 @@ def _recipient(
     ticket = owner["ticket"]
     assert ticket is not None  # noqa: S101 - Window.owner always mints one
     said = f"{ticket.text} {' '.join(words)}"
-    wanted = wording.ECHO_CONTINUED if window.facts.continues else wording.ECHO
-    text = " ".join(part for part in (filler, wanted.format(words=said)) if part)
+    text = " ".join(part for part in (filler, _echo(window, said)) if part)
     request = window.request(
         number,
         phase=0,
@@ -185,6 +208,11 @@ def _recipient(
         cell=ALONE,
     )
     return replace(request, ticket=ticket)  # set now: the text needs no records of it
+
+
+def _echo(window: Window, words: str) -> str:
+    wanted = wording.ECHO_CONTINUED if window.facts.continues else wording.ECHO
+    return wanted.format(words=words)
 
 
 def _hot(window: Window, count: int, temperature: float, tokens: int) -> list[Request]:
@@ -254,3 +282,49 @@ def _owner(window: Window, number: int, place: int, cell: str) -> Request:
         cell=cell,
         **owner,
     )
+
+
+# --- one prompt, one parameter -------------------------------------------------------------------
+
+
+def _pairs(window: Window, shortest: int, streamed: float) -> Iterator[Request]:
+    """Three pairs, of phases 0 and 1: a tight one first, a free one first, and two together."""
+    rng = window.rng
+    tight_first = [True, False, rng.random() < 0.5]  # noqa: PLR2004 - as often as not
+    places = [iter(rng.sample(range(size), size)) for size in (4, 2)]
+    for tight, cell in zip(tight_first, (TWINS, TWINS, TOGETHER), strict=True):
+        text, samplings = _tight_and_free(window, shortest)
+        ordered = samplings if tight else samplings[::-1]
+        stream = rng.random() < streamed
+        made: list[Request] = []
+        for sampling in ordered:
+            phase = 1 if made and cell == TWINS else 0
+            request = window.request(
+                next(places[phase]),
+                phase=phase,
+                role="companion",
+                ask="free",
+                text=text,
+                sampling=sampling,
+                cell=cell,
+                stream=stream,
+            )
+            if made:
+                request = replace(request, tenant=made[0].tenant, partner=made[0].id)
+            made.append(request)
+        yield from made
+
+
+def _tight_and_free(window: Window, shortest: int) -> tuple[str, tuple[Sampling, Sampling]]:
+    """A prompt, and the parameters of the two that have it. The stop string is one of the words to
+    repeat, at or next to the middle; there are more of them than the tight one may say tokens.
+    """
+    rng, most = window.rng, window.load.max_tokens
+    mark = rng.choice(_stops())
+    words = rng.sample([word for word in wording.WORDS if word != mark], shortest + LIMITS + 1)
+    words.insert(len(words) // 2 + rng.randint(-1, 1), mark)
+    limit = rng.randint(shortest, shortest + LIMITS - 1)
+    by_length = window.index % 2 == 0
+    tight = Sampling(max_tokens=limit) if by_length else Sampling(max_tokens=most, stop=(mark,))
+    free = Sampling(max_tokens=max(most, limit + LIMITS))
+    return _echo(window, " ".join(words)), (tight, free)

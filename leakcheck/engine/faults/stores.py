@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from leakcheck.engine.faults.fault import Fault, Seams, patch
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from leakcheck.engine.values import Update
 
 Turn = dict[str, str]
+QuestionOf = Callable[["Request", "ChatBody | CompletionBody"], str | None]
+"""By what a cache of answers knows a request; None: not at all."""
 ANSWERS_MAX = 128
 CONVERSATIONS_MAX = 64
 EXCHANGES_MAX = 2
@@ -73,7 +77,7 @@ class Watch:
 
 
 class Answers:
-    """Complete answers by the last user message they belong to; the oldest is forgotten."""
+    """Complete answers by the question they belong to; the oldest is forgotten."""
 
     def __init__(self, find: Callable[[Answers, str], list[Update] | None]) -> None:
         """`find` decides which answer serves a question."""
@@ -116,14 +120,14 @@ def cosine(left: Counter[str], right: Counter[str]) -> float:
     return dot / norm if norm else 0.0
 
 
-def cache_answers(seams: Seams, answers: Answers) -> None:
-    """Serve answers out of a cache that knows a chat by its last user message alone."""
+def cache_answers(seams: Seams, answers: Answers, question_of: QuestionOf) -> None:
+    """Serve answers out of a cache that knows a request by what `question_of` says of it."""
     api = the_api(seams)
     watch = Watch(api, answers.keep)
 
     def wrap_serve(original: Callable[..., Any]) -> Callable[..., Any]:
         async def serve(request: Request, body: ChatBody | CompletionBody, call: Call) -> Any:
-            question = last_user_message(body)
+            question = question_of(request, body)
             if question is not None and call.choices == 1:
                 watch.keys[call.id] = question
             return await original(request, body, call)
@@ -146,7 +150,7 @@ def cache_answers(seams: Seams, answers: Answers) -> None:
     patch(api.answerer, "submit", wrap_submit)
 
 
-def last_user_message(body: ChatBody | CompletionBody) -> str | None:
+def last_user_message(_: Request, body: ChatBody | CompletionBody) -> str | None:
     """What the user said last; None for a completion or a chat without a user."""
     turns = [its.template_form() for its in getattr(body, "messages", ())]
     said = [turn["content"] for turn in turns if turn["role"] == "user"]
@@ -155,12 +159,37 @@ def last_user_message(body: ChatBody | CompletionBody) -> str | None:
 
 def response_cache_key(seams: Seams, _rate: float, _rng: Random) -> None:
     """An exact cache of answers whose key is the last user message."""
-    cache_answers(seams, Answers(same))
+    cache_answers(seams, Answers(same), last_user_message)
 
 
 def semantic_cache(seams: Seams, _rate: float, _rng: Random) -> None:
     """A cache of answers that also serves nearly equal questions."""
-    cache_answers(seams, Answers(similar))
+    cache_answers(seams, Answers(similar), last_user_message)
+
+
+def all_but(*left_out: str) -> QuestionOf:
+    """Who asks and every field of the body, but for some; whether it is streamed never counts."""
+
+    def question(request: Request, body: ChatBody | CompletionBody) -> str | None:
+        fields = {
+            name: value
+            for name, value in msgspec.to_builtins(body).items()
+            if name not in {"stream", "stream_options", *left_out}
+        }
+        who = request.headers.get("authorization")
+        return msgspec.json.encode([who, fields]).decode()
+
+    return question
+
+
+def cache_without_max_tokens(seams: Seams, _rate: float, _rng: Random) -> None:
+    """An exact cache of answers whose key is everything but how long they may be."""
+    cache_answers(seams, Answers(same), all_but("max_tokens", "max_completion_tokens"))
+
+
+def cache_without_stop(seams: Seams, _rate: float, _rng: Random) -> None:
+    """An exact cache of answers whose key is everything but what they stop at."""
+    cache_answers(seams, Answers(same), all_but("stop"))
 
 
 # --- conversations -------------------------------------------------------------------------------
@@ -323,6 +352,45 @@ FAULTS: tuple[Fault, ...] = (
         ),
         rate=None,
         install=semantic_cache,
+    ),
+    Fault(
+        name="cache-without-max-tokens",
+        layer="stores",
+        mechanism=(
+            "A cache in front of the model keeps whole answers. Its key is the caller and the whole"
+            " request but for max_tokens, so an answer that was cut short for one serves the next,"
+            " who may have a longer one, and a long answer serves who wants a short one."
+        ),
+        trigger="one caller's same request again, with another max_tokens",
+        effect="an answer cut at the limit of an earlier request, or longer than its own",
+        anomalies=("foreign-parameters",),
+        strength="every repeated request, whatever its max_tokens",
+        seam="Api.serve and Answerer.submit, updates and close",
+        cases=(
+            "https://github.com/BerriAI/litellm/issues/894",
+            "https://github.com/Continuum-AI-Corp/OrcaRouter-Lite/issues/84",
+            "https://github.com/HKUDS/LightRAG/pull/3823",
+            "https://github.com/matt-house-e/accrue/issues/39",
+        ),
+        rate=None,
+        install=cache_without_max_tokens,
+    ),
+    Fault(
+        name="cache-without-stop",
+        layer="stores",
+        mechanism=(
+            "A cache in front of the model keeps whole answers. Its key is the caller and the whole"
+            " request but for its stop strings, so an answer that ended at one serves who has none,"
+            " and one that goes on serves who wants it to stop."
+        ),
+        trigger="one caller's same request again, with other stop strings",
+        effect="an answer that ends at the stop string of an earlier request, or holds its own",
+        anomalies=("foreign-parameters",),
+        strength="every repeated request, whatever its stop strings",
+        seam="Api.serve and Answerer.submit, updates and close",
+        cases=("https://github.com/Continuum-AI-Corp/OrcaRouter-Lite/issues/84",),
+        rate=None,
+        install=cache_without_stop,
     ),
     Fault(
         name="session-by-ip",
