@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from aiohttp import web
 
@@ -35,6 +36,7 @@ class Manner:
     per_minute: int = 0
     burst: int = 60
     says_when: bool = True
+    announces: str = ""
     asks_to_wait_s: float | None = None
     random_429: float = 0.0
     every_second_429: bool = False
@@ -129,6 +131,22 @@ class Endpoint:
             return web.json_response({"error": {"message": "internal error"}}, status=500)
         return None
 
+    def left(self):
+        """Headers that say what is left and when all of it is there again, as some APIs do."""
+        its = self.manner
+        left = str(max(0, int(self.level)))
+        full_s = (its.burst - self.level) * 60 * its.scale / max(1, its.per_minute)
+        if its.announces == "openai":
+            names = ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests")
+            return dict(zip(names, (left, f"{full_s * 1000:.3f}ms"), strict=True))
+        if its.announces == "anthropic":
+            names = ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset")
+            moment = datetime.fromtimestamp(time.time() + full_s, UTC).isoformat()
+            return dict(zip(names, (left, moment), strict=True))
+        if its.announces == "always empty":
+            return {"ratelimit-remaining": "0", "ratelimit-reset": f"{60 * its.scale:.4f}"}
+        return {}
+
     def busy(self, wait_s):
         wait_s = wait_s if self.manner.asks_to_wait_s is None else self.manner.asks_to_wait_s
         headers = {"Retry-After": f"{wait_s:.4f}"} if self.manner.says_when else {}
@@ -179,6 +197,7 @@ class Endpoint:
         key = request.headers.get("Authorization", "")
         extra = {"X-Seen-Key": key, "X-Request-Id": key}
         headers = extra if "header" in self.manner.tells_key else {}
+        headers = {**headers, **self.left()}
         if not body.get("stream"):
             choice = {"index": 0, "finish_reason": "stop"}
             choice |= (

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,6 +168,28 @@ def test_a_limit_far_below_the_pace_slows_the_run_down_rather_than_being_hammere
     assert done.returncode in (0, 3), done.stdout + done.stderr
     refused = seen["statuses"].count(429)
     assert 0 < refused < len(seen["statuses"]) / 3
+
+
+@pytest.mark.parametrize("announces", ["openai", "anthropic"])
+def test_a_limit_that_answers_announce_is_kept_before_it_refuses(announces, tmp_path):
+    """53 of 308 attempts are refused where nothing is announced."""
+    manner = {"per_minute": 60, "burst": 20, "latency_s": (1, 2), "scale": 1 / 60}
+    pace = ("--max-rate=600/0.3s", "--max-in-flight=16")
+    with endpoint(**manner, announces=announces) as port:
+        done, _, seen = leakcheck(port, tmp_path, "run", "concurrency-sweep", "--windows=12", *pace)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    assert len(seen["statuses"]) > 200
+    assert seen["statuses"].count(429) <= 2  # none, unless the machine stood still meanwhile
+
+
+def test_a_limit_that_is_always_said_to_be_used_up_is_not_waited_for_without_end(tmp_path):
+    with endpoint(latency_s=(1, 2), announces="always empty", scale=1 / 60) as port:
+        begun = time.monotonic()
+        done, _, seen = leakcheck(
+            port, tmp_path, "run", "concurrency-sweep", "--windows=12", "--max-rate=600/0.3s"
+        )
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    assert time.monotonic() - begun < len(seen["statuses"]) * 0.5  # a second for each, else
 
 
 def test_a_broken_target_trips_the_breaker_and_the_report_says_why(tmp_path):

@@ -35,6 +35,7 @@ from yarl import URL
 from leakcheck import __version__
 from leakcheck.backends import CUT, Broken, Refused, _headers
 from leakcheck.backends._expect import patient
+from leakcheck.backends._quota import quota
 from leakcheck.backends._sse import Events, Lines
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
@@ -175,6 +176,7 @@ class Connection:
                     connection=self._connections,
                     replica=_headers.replica(response.headers, self._target.replica_header),
                     reply_id=_headers.reply_id(response.headers),
+                    quota=quota(response.headers, time.time()),
                 )
                 if response.status != 200:  # noqa: PLR2004 - the one status of an answer
                     text = await self._error_body(response)

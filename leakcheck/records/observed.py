@@ -41,6 +41,16 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a target says that it still takes: so many `requests` until its limit is reset,
+    `reset_s` seconds after the reply.
+    """
+
+    requests: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """One piece of an answer as the target sent it, unaltered.
 
@@ -48,7 +58,7 @@ class Chunk:
     further choices of one request are `content[1]` and so on. Texts of one field, joined, are the
     answer. A chunk with a `connection` comes first and says that only: the number of the lane's
     connection that the answer comes over, counted from 1, and, where headers say it, which
-    `replica` answers and which `reply_id` the target gives the reply.
+    `replica` answers, which `reply_id` the target gives the reply and what is left of a `quota`.
     """
 
     text: str = ""
@@ -60,6 +70,7 @@ class Chunk:
     connection: int | None = None
     replica: str | None = None
     reply_id: str | None = None
+    quota: Quota | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,7 @@ class Observation:
     connection: int | None = None
     replica: str | None = None
     reply_id: str | None = None
+    quota: Quota | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ import orjson
 from leakcheck import runfolder
 from leakcheck.budget.spending import Use
 from leakcheck.errors import HarnessError
-from leakcheck.records import Pace, Request, RunEvent, Target
+from leakcheck.records import Pace, Quota, Request, RunEvent, Target
 from leakcheck.runner import worker
 from leakcheck.runner.governor import Governor, Over
 from leakcheck.runner.hold import Patience
@@ -284,6 +284,7 @@ class Runner:
             governor.ask(key, Use(**message["most"]), again=message["again"])
         elif governor is not None:
             end = message["end"] | {"use": Use(**message["end"]["use"])}
+            end["quota"] = end["quota"] and Quota(**end["quota"])
             governor.over(key, Over(**end), time.monotonic())
 
     def _take(self, each: _Worker) -> None:
@@ -302,12 +303,17 @@ class Runner:
                 self._asked(each, message)
             case "refused":
                 message.pop("step")
-                at_ns = self._patience.refused(time.monotonic_ns(), **message)
-                for other in self._workers:
-                    _send(other, {"do": "hold", "at_ns": at_ns})
+                self._hold(self._patience.refused(time.monotonic_ns(), **message))
+            case "emptied":
+                self._hold(time.monotonic_ns() + round(message["wait_s"] * 1e9))
             case what if message.pop("step") == self._step:
                 each.counts = Counts(**message)
                 each.busy = each.busy and what == "progress"
+
+    def _hold(self, at_ns: int | None) -> None:
+        """Nothing more is to be sent before that time; with None nothing at all."""
+        for each in self._workers:
+            _send(each, {"do": "hold", "at_ns": at_ns})
 
     def _bury(self, each: _Worker) -> None:
         each.alive = each.busy = False

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from leakcheck.budget.spending import Key, Purse, Use
-from leakcheck.records import Caps, Outcome, Pace
+from leakcheck.records import Caps, Outcome, Pace, Quota
 from leakcheck.runner.breaker import REFUSALS, Breaker
 from leakcheck.runner.hold import in_vain, too_long
 from leakcheck.runner.pace import Throttle
@@ -30,6 +30,7 @@ class Over:
     status: int | None = None
     retry_after_s: float | None = None
     error: str = ""
+    quota: Quota | None = None
 
 
 def is_refusal(outcome: Outcome, status: int | None, retry_after_s: float | None) -> bool:
@@ -113,6 +114,8 @@ class Governor:
             answered = end.outcome in ("ok", "aborted")
             if answered:
                 self._throttle.answered()
+            if end.quota is not None:
+                self._throttle.allowance.told(end.quota, sent_s=sent_s, now_s=now_s)
             why = self._breaker.count("" if answered else end.error or "no reason given")
             if why is not None:
                 self._end("breaker", why)

@@ -1,8 +1,8 @@
 """Leave a target alone for as long as it asks, where no budget and no pace limits a run.
 
-Nothing is asked of the parent before an attempt. A worker that is refused with a Retry-After holds
-its lanes back at once and tells the parent, which has all others wait too. No clock is read in
-`Patience`.
+Nothing is asked of the parent before an attempt. A worker that is refused with a Retry-After, or
+told that no request is left until a reset, holds its lanes back at once and tells the parent, which
+has all others wait too. No clock is read in `Patience`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from leakcheck.records import Pace, Quota
+from leakcheck.runner.allowance import Allowance
 from leakcheck.runner.breaker import REFUSALS
 
 _LOOK_S = 0.2
@@ -22,10 +24,12 @@ class Hold:
     """When the lanes of one worker may send."""
 
     def __init__(self, tell: Callable[..., Any] | None = None) -> None:
-        """`tell` is called with `sent_ns`, `wait_s` and `answered` for each refusal that says how
-        long to wait: when that attempt was sent, and whether any was answered since the last one.
+        """`tell` is called with `refused` and `sent_ns`, `wait_s` and `answered` for each refusal
+        that says how long to wait: when that attempt was sent, and whether any was answered since
+        the last one; with `emptied` and `wait_s` where an answer says that no request is left.
         """
         self._tell = tell
+        self._allowance = Allowance(Pace().max_wait_s)
         self._until_ns = 0
         self._for_good = False
         self._answered = False
@@ -38,8 +42,19 @@ class Hold:
         """The target refused a request that was sent then, and asks to be left alone so long."""
         self.until(time.monotonic_ns() + round(wait_s * 1e9))
         if self._tell is not None:
-            self._tell(sent_ns=sent_ns, wait_s=wait_s, answered=self._answered)
+            self._tell("refused", sent_ns=sent_ns, wait_s=wait_s, answered=self._answered)
         self._answered = False
+
+    def told(self, quota: Quota, sent_ns: int) -> None:
+        """The answer to what was sent then says what the target still takes."""
+        now_s = time.monotonic()
+        self._allowance.told(quota, sent_s=sent_ns / 1e9, now_s=now_s)
+        wait_s = self._allowance.wait_s(now_s)
+        if not wait_s or quota.requests:
+            return
+        self.until(round((now_s + wait_s) * 1e9))
+        if self._tell is not None:
+            self._tell("emptied", wait_s=wait_s)
 
     def until(self, at_ns: int | None) -> None:
         """Hold back what is to be sent before that time; with None all of it, for good."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from leakcheck.backends import Backend, Broken, Refused
-from leakcheck.records import Chunk, Observation, Outcome, Request, Target
+from leakcheck.records import Chunk, Observation, Outcome, Quota, Request, Target
 from leakcheck.redact import one_line, redact, redact_chunks, secrets
 from leakcheck.runfolder import Shard
 from leakcheck.runner.governor import RETRIES, is_refusal
@@ -62,6 +62,7 @@ class _Reply:
     connection: int | None = None
     replica: str | None = None
     reply_id: str | None = None
+    quota: Quota | None = None
 
 
 class Lane:
@@ -113,6 +114,8 @@ class Lane:
             if not is_refusal(seen.outcome, seen.status, seen.retry_after_s):
                 if seen.outcome in ("ok", "aborted"):
                     self._hold.answered()
+                if seen.quota is not None:
+                    self._hold.told(seen.quota, seen.start_ns)
                 break
             if seen.retry_after_s is not None:
                 self._hold.refused(seen.start_ns, seen.retry_after_s)
@@ -183,7 +186,7 @@ class Lane:
                 reply.first_chunk_ns = time.monotonic_ns()
             if chunk.connection is not None:  # said once, of the answer as a whole
                 reply.connection, reply.replica = chunk.connection, chunk.replica
-                reply.reply_id = chunk.reply_id
+                reply.reply_id, reply.quota = chunk.reply_id, chunk.quota
                 continue
             reply.chunks.append(chunk)
             characters += len(chunk.text)
@@ -221,6 +224,7 @@ class Lane:
             connection=reply.connection,
             replica=None if reply.replica is None else redact(reply.replica, self._keys),
             reply_id=None if reply.reply_id is None else redact(reply.reply_id, self._keys),
+            quota=reply.quota,
         )
 
 

@@ -4,7 +4,8 @@ The limit of the user holds over any span of time, so that requests may go toget
 that they overlap is what most scenarios are about. A target that refuses (429, or 503 with
 Retry-After) is left alone for as long as it asks, by everybody; then requests go one by one, at a
 distance that doubles with each refusal and shrinks again, a bit with each answer (AIMD: Chiu and
-Jain, 1989). No clock is read here.
+Jain, 1989). One that says what it still takes is not sent more than that: see `allowance`. No clock
+is read here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 
 from leakcheck.records import Pace
+from leakcheck.runner.allowance import Allowance
 
 _MARGIN, _MARGIN_S = 1.02, 0.05
 """What the window is longer by: packets are not all equally long on their way."""
@@ -37,6 +39,8 @@ class Throttle:
         self.distance_s = 0.0
         """Between two requests; 0: they may go together."""
         self.in_flight = 0
+        self.allowance = Allowance(pace.max_wait_s)
+        """What the target says that it still takes."""
         self.refusals = 0
         """Rounds of them in a row: those in flight together are one."""
 
@@ -45,7 +49,10 @@ class Throttle:
         pace = self._pace
         if pace.in_flight is not None and self.in_flight >= pace.in_flight:
             return None
-        free_s = self._free_s
+        allowed_s = self.allowance.wait_s(now_s, self.in_flight)
+        if allowed_s is None:
+            return None
+        free_s = max(self._free_s, now_s + allowed_s)
         if self._sent and self.distance_s:
             free_s = max(free_s, self._sent[-1] + self.distance_s)
         if pace.requests is not None and len(self._sent) >= pace.requests:

@@ -15,6 +15,7 @@ the worker's own shard, counts come back::
                     {"tell": "ask", "ticket": n, "again": false, "most": {...Use}}
                     {"tell": "over", "ticket": n, "end": {...Over}}    of what was asked for
                     {"tell": "refused", "sent_ns": t, "wait_s": s, "answered": false}
+                    {"tell": "emptied", "wait_s": s}    its quota, as an answer says
                     {"tell": "failed", "why": "one sentence"}, and it ends
 """
 
@@ -28,7 +29,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -199,6 +199,7 @@ class _Leave:
             status=seen.status,
             retry_after_s=seen.retry_after_s,
             error=seen.error or "",
+            quota=seen.quota,
         )
         self._tell("over", ticket=ticket, end=asdict(end))
 
@@ -218,7 +219,7 @@ class _Worker:
         self._pipe = pipe
         self._keys = secrets(target)
         self._leave = _Leave(self._tell) if governed else None
-        self._hold = Hold(partial(self._tell, "refused"))
+        self._hold = Hold(self._tell)
         self.place = _Place(number, count, folder, target, leave=self._leave, hold=self._hold)
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._queues: list[asyncio.Task[None]] = []
