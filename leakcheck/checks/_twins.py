@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from leakcheck.checks._parameters import Answer, Cells, Sign, Told
 from leakcheck.records import Request
 
+_DUE = 2
+"""So many words before a stop string must end an answer that was cut there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
@@ -197,8 +200,11 @@ def foreign_stops(windows: Sequence[Told], cells: Cells) -> Iterator[Sign]:
 
 
 def _ends_alike(pair: _Pair) -> bool:
+    """Whether both ended by themselves with the words that stand before the stop string."""
     ended = pair.free.seen.finish_reason == pair.tight.seen.finish_reason == "stop"
-    return ended and pair.alike and _beyond(pair, pair.free) < 0
+    before, found, _ = pair.free.request.messages[-1].content.partition(_stop(pair))
+    due = before.split()[-_DUE:] == pair.free.text.split()[-_DUE:]
+    return ended and pair.alike and bool(found) and due
 
 
 def _stop(pair: _Pair) -> str:
