@@ -11,7 +11,10 @@ from leakcheck.engine import faults
 from leakcheck.engine.faults import stores
 
 QUESTION = "what is mine?"
-STORES = ("response-cache-key", "semantic-cache", "session-by-ip", "conversation-id-guessable")
+LEFT_OUT = {"cache-without-max-tokens": "max_tokens", "cache-without-stop": "stop"}
+STORES = (
+    "response-cache-key", "semantic-cache", *LEFT_OUT, "session-by-ip", "conversation-id-guessable",
+)  # fmt: skip
 
 
 def generated(api):
@@ -75,6 +78,76 @@ def test_the_cache_key_leaves_out_the_parameters(make_engine, tokenizer):
 
     three, nine = play(make_engine(), tokenizer, scenario, "response-cache-key")
     assert three == nine
+
+
+async def two_limits(api, **fields):
+    client = Client(api)
+    return [await client.ask(QUESTION, max_tokens=most, **fields) for most in (3, 9, 3)]
+
+
+async def two_stops(api, **fields):
+    """The answer without a stop string, and with one that is due in it."""
+    client = Client(api)
+    whole = await client.ask(QUESTION, **fields)
+    stop = whole[len(whole) // 2 :][:2]
+    return whole, await client.ask(QUESTION, stop=[stop], **fields)
+
+
+def test_a_key_without_max_tokens_gives_the_first_length_to_all(make_engine, tokenizer):
+    three, nine, again = play(make_engine(), tokenizer, two_limits, "cache-without-max-tokens")
+    assert three == nine == again
+
+
+def test_a_key_without_stop_gives_what_goes_on_to_who_wants_it_to_stop(make_engine, tokenizer):
+    whole, stopped = play(make_engine(), tokenizer, two_stops, "cache-without-stop")
+    assert stopped == whole
+
+
+@pytest.mark.parametrize("fault", [None, "cache-without-stop"])
+def test_a_key_with_max_tokens_keeps_lengths_apart(make_engine, tokenizer, fault):
+    three, nine, again = play(make_engine(), tokenizer, two_limits, fault)
+    assert three == again != nine
+    assert nine.startswith(three)
+
+
+@pytest.mark.parametrize("fault", [None, "cache-without-max-tokens"])
+def test_a_key_with_stop_keeps_stop_strings_apart(make_engine, tokenizer, fault):
+    whole, stopped = play(make_engine(), tokenizer, two_stops, fault)
+    assert whole.startswith(stopped)
+    assert stopped != whole
+
+
+@pytest.mark.parametrize("fault", LEFT_OUT)
+def test_such_a_cache_serves_the_very_same_request_streamed_or_not(make_engine, tokenizer, fault):
+    async def scenario(api):
+        client = Client(api)
+        both = [await client.ask(QUESTION, stream=stream) for stream in (False, True)]
+        return both, generated(api)
+
+    (whole, streamed), requests = play(make_engine(), tokenizer, scenario, fault)
+    assert whole == streamed
+    assert requests == 1
+
+
+@pytest.mark.parametrize("fault", LEFT_OUT)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"user": "t2"},
+        {"system": "I am two"},
+        {"headers": {"Authorization": "Bearer two"}},
+        {"seed": 7},
+        {"logit_bias": {"5": 1.0}},
+    ],
+)
+def test_anything_else_that_differs_keeps_answers_apart(make_engine, tokenizer, fault, changed):
+    async def scenario(api):
+        client = Client(api)
+        await client.ask(QUESTION)
+        await client.ask(QUESTION, **changed)
+        return generated(api)
+
+    assert play(make_engine(), tokenizer, scenario, fault) == 2
 
 
 def test_an_answer_that_was_not_complete_is_not_kept(make_engine, tokenizer):
