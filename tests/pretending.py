@@ -134,8 +134,9 @@ def say(request: Request, sampling: Sampling) -> Reply:
     if sampling.temperature > 0:
         draws = random.Random(f"{sampling.seed}")
         words = [f"w{draws.randrange(1000)}" for _ in range(100)]
-    if sampling.logit_bias:
-        words = [f"token{sampling.logit_bias[0][0]}"] * 100
+    forced = [*(token for token, _ in sampling.logit_bias), *sampling.allowed_token_ids]
+    if forced:
+        words = [f"token{forced[0]}"] * 100
     finish = "stop" if len(words) <= sampling.max_tokens else "length"
     words = words[: sampling.max_tokens]
     text = " ".join(words)

@@ -180,11 +180,13 @@ def _settled(weighed: Weighed, run_e: float) -> str | None:
 
 
 def _weight(finding: Finding) -> tuple[int, int, str]:
-    """Order of findings: the gravest first, of leaks those into another key; notes stay in the
-    order of their check.
+    """Order of findings: the gravest first, of leaks those into another key, of corruption what
+    names its mechanism; notes stay in the order of their check.
     """
     if finding.severity == "leak" and finding.evidence.get("boundary") == ANOTHER_KEY:
         return -1, finding.window, finding.recipient
+    if (finding.severity, finding.anomaly) == ("corruption", "foreign-parameters"):
+        return 1, -1, ""
     if finding.anomaly == "withheld-passphrase":
         return 2, finding.window, finding.recipient
     if is_open(finding):  # listed before all other notes, however many are left out

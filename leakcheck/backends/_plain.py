@@ -29,6 +29,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "stop": ("stop",),
     "top_logprobs": ("top_logprobs",),
     "logit_bias": ("logit_bias",),
+    "allowed_token_ids": ("allowed_token_ids",),
     "cache_salt": ("cache_salt",),
     "conversation": ("conversation",),
 }
@@ -51,6 +52,7 @@ def document(target: Target, request: Request) -> dict[str, Any]:
         "stop": list(sampling.stop) or None,
         "top_logprobs": sampling.top_logprobs,
         "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
+        "allowed_token_ids": list(sampling.allowed_token_ids) or None,
         "cache_salt": request.cache_salt or (whose and whose.cache_salt),
         "user": whose and whose.user,
         "conversation": request.conversation,

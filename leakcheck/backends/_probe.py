@@ -41,6 +41,7 @@ _VALUES: dict[str, Any] = {
     "stop": ("\n\n\n\n",),
     "top_logprobs": 2,
     "logit_bias": ((0, 0.0),),
+    "allowed_token_ids": tuple(range(300, 310)),
 }
 """What some requests have, as fields of `Sampling`, with harmless values."""
 

@@ -1,18 +1,30 @@
-"""What an answer shows of a logit bias, its own or another's: one unit over and over."""
+"""What an answer shows of a bias, its own or another's: one unit over and over.
+
+A bias is what makes a request say one token again and again, its logit_bias or allowed_token_ids.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
 from leakcheck.checks._parameters import Answer, Cells, Sign, Told, where
+from leakcheck.records import Request
 
+KINDS = ("logit_bias", "allowed_token_ids")
+"""Parameters that make a request say one token over and over."""
 RUN = 3
 """So many times in a row makes a token that nobody would repeat a signature of its bias."""
 _OWN_RUN = 4
 """So often a biased request has to repeat its token, and nothing else, to have obeyed."""
 _LETTERS = 2
 _PERIOD = re.compile(rf"(.{{1,40}}?)\1{{{_OWN_RUN - 1},}}", re.DOTALL)
+
+
+def bias(request: Request) -> str:
+    """The parameter that makes it say one token over and over; empty without any."""
+    return next((kind for kind in KINDS if getattr(request.sampling, kind)), "")
 
 
 def said_over_and_over(text: str) -> str | None:
@@ -46,31 +58,41 @@ def foreign_biases(windows: Sequence[Told], cells: Cells) -> Iterator[Sign]:
     units = _biased(windows, cells)
     every = [answer for window in windows for cell in window.cells.values() for answer in cell]
     for answer in every:
-        if not answer.request.sampling.logit_bias:
+        if not bias(answer.request):
             yield _foreign_bias(answer, units)
 
 
 def _biased(windows: Sequence[Told], cells: Cells) -> dict[str, list[Answer]]:
-    """Units that a bias makes answers repeat, and those answers. None unless half of the biased
-    answers alone do so; without units that come of several tokens, and without those that somebody
-    repeated before: a weak model that goes round in circles by itself.
+    """Units that a bias makes answers repeat, and those answers. None of a kind of bias unless half
+    of the answers with it alone do so; without units that come of several tokens, and without those
+    that somebody repeated before: a weak model that goes round in circles by itself.
     """
     every = [answer for window in windows for cell in window.cells.values() for answer in cell]
-    biased = [answer for answer in every if answer.request.sampling.logit_bias]
-    alone = [answer for answer in biased if answer.request.cell == cells.alone] or biased
-    if 2 * sum(said_over_and_over(each.text) is not None for each in alone) < len(alone):
-        return {}
+    having = {kind: [each for each in every if bias(each.request) == kind] for kind in KINDS}
+    obeyed = [biased for biased in having.values() if _obeyed(biased, cells)]
     units: dict[str, list[Answer]] = {}
-    for answer in biased:
+    for answer in itertools.chain(*obeyed):
         if unit := said_over_and_over(answer.text):
             units.setdefault(unit, []).append(answer)
-    others = [answer for answer in every if not answer.request.sampling.logit_bias]
+    others = [answer for answer in every if not bias(answer.request)]
     return {
         unit: owners
         for unit, owners in units.items()
-        if len({owner.request.sampling.logit_bias for owner in owners}) == 1
+        if len({_tokens(owner.request) for owner in owners}) == 1
         and not any(_before(other, owners) and _says(unit, other) for other in others)
     }
+
+
+def _obeyed(biased: Sequence[Answer], cells: Cells) -> bool:
+    """Whether half at least of these answers, of those alone where there are any, say one unit."""
+    alone = [answer for answer in biased if answer.request.cell == cells.alone] or biased
+    return 2 * sum(said_over_and_over(each.text) is not None for each in alone) >= len(alone)
+
+
+def _tokens(request: Request) -> tuple[int, ...]:
+    """The tokens that its bias leads to."""
+    biased = tuple(token for token, _ in request.sampling.logit_bias)
+    return biased or request.sampling.allowed_token_ids
 
 
 def _before(answer: Answer, owners: Sequence[Answer]) -> bool:
@@ -97,7 +119,7 @@ def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
                 recipient=request.id,
                 source=owner.id,
                 at=at,
-                what=f"says {unit!r} over and over, to which the logit_bias of {owner.id} leads",
+                what=f"says {unit!r} over and over, to which the {bias(owner)} of {owner.id} leads",
             )
     return Sign(window=request.window, direction=0, recipient=request.id, what="")
 
@@ -107,7 +129,7 @@ def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:
     the other way round (-1).
     """
     for answer in window.of(cells.mixed):
-        if not answer.request.sampling.logit_bias:
+        if not bias(answer.request):
             continue
         for cell in (cells.seeded, cells.alone):
             for reference in window.twins(cell, answer.request):
@@ -122,7 +144,7 @@ def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:
                     recipient=answer.request.id,
                     alone=alone,
                     what=(
-                        f"does not say {unit!r}, to which its own logit_bias leads it "
+                        f"does not say {unit!r}, to which its own {bias(answer.request)} leads it "
                         f"{where(alone=alone)} as {reference.request.id}"
                     ),
                 )

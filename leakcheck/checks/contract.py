@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from leakcheck import evidence
 from leakcheck.checks import _biases, _parameters, _twins, excerpt, own_answer, paired, who
@@ -38,10 +39,13 @@ TITLE = "Sampling parameters: own and foreign"
 COLUMNS = ("aspect", "windows", "wrong", "the other way round", "p")
 VIOLATIONS = 3
 _OWN = frozenset({"the own stop string", "the own seed", "the own bias"})
-_UNTESTED = (
-    "no sampling parameter was tested: stop strings, seeds and logit_bias were each refused or "
-    "without effect, even alone"
-)
+_BIASES = frozenset({"no bias of another", "the own bias"})
+_UNTESTED = {
+    "everything": "no sampling parameter was tested: stop strings, seeds and logit_bias were each "
+    "refused or without effect, even alone",
+    "biases": "no bias was tested: logit_bias and allowed_token_ids were each refused or without "
+    "effect, even alone",
+}
 _SLIPS = 0.01
 """Of the windows: in so many an honest server may break a rule by some accident of its own."""
 _OF_TWINS = {
@@ -95,10 +99,12 @@ def check(
     alpha: float = paired.ALPHA,
     least_difference: float = paired.LEAST_DIFFERENCE,
     violations: int = VIOLATIONS,
+    about: Literal["everything", "biases"] = "everything",
 ) -> CheckResult:
     """Compare the requests of the cell `mixed` with their twins in the others: `alone`, `plain`
     (among greedy requests), `seeded` (hot, among greedy ones). Pairs of one prompt are in `twins`,
     one after the other, and in `together`. `alpha` is shared by the sign tests.
+    `about`: which aspects the traffic is made for.
     """
     cells = Cells(
         alone=alone, plain=plain, seeded=seeded, mixed=mixed, twins=twins, together=together
@@ -106,7 +112,9 @@ def check(
     windows = _parameters.told(history)
     pairs = paired.pairs(history, own_answer.ticket_states(history), plain, mixed)
     aspects = [
-        _with_twins(aspect, windows, cells) for aspect in _aspects(history, windows, cells, pairs)
+        _with_twins(aspect, windows, cells)
+        for aspect in _aspects(history, windows, cells, pairs)
+        if about == "everything" or aspect.name in _BIASES
     ]
     level = alpha / sum(not aspect.rule for aspect in aspects)
     findings, rows, notes = [], [], [*_refused(history)]
@@ -130,7 +138,7 @@ def check(
         findings=tuple(findings),
         notes=tuple(notes),
         tables={TITLE: (COLUMNS, *rows)},
-        untested=() if honoured or not windows else (_UNTESTED,),
+        untested=() if honoured or not windows else (_UNTESTED[about],),
     )
 
 
@@ -172,7 +180,7 @@ def _aspects(
     yield _Aspect(
         name="the own bias",
         signs=every(_biases.lost_biases(window, cells) for window in windows),
-        unseen="logit_bias showed in no answer: not held against the target",
+        unseen="a bias showed in no answer: not held against the target",
     )
     unseen = "the target does not count the tokens it writes: max_tokens was not tested"
     yield _Aspect(
@@ -201,7 +209,7 @@ def _counted(aspect: _Aspect) -> _Counted:
     like = [sign for sign in aspect.signs if not sign.alone]
     alone = [sign for sign in aspect.signs if sign.alone]
     signs, first = _count(like)
-    seen_alone = alone and first is None and _count(alone)[1] is not None
+    seen_alone = alone and first is None and (not like or _count(alone)[1] is not None)
     if seen_alone:
         signs, first = _count(alone)
     p = evidence.at_least(signs.ups, signs.windows, _SLIPS) if aspect.rule else signs.p
@@ -228,7 +236,7 @@ def _refused(history: History) -> Iterator[str]:
     """That the target refuses a parameter in every request that has it, which is its right."""
     requests = history.requests[history.requests["replays"].isna()]
     outcomes = dict(zip(requests["id"], requests["outcome"], strict=True))
-    for parameter in ("logit_bias", "seed", "stop"):
+    for parameter in ("logit_bias", "allowed_token_ids", "seed", "stop"):
         having = [
             name
             for name in outcomes

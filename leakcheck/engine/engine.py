@@ -104,11 +104,15 @@ class Engine:
                 f" {prompt + most} were asked for ({prompt} in the prompt, {most} to generate)",
                 code="context_length_exceeded",
             )
-        if any(token >= self.vocabulary for token, _ in request.params.logit_bias):
-            raise RequestError(
-                f"logit_bias names a token beyond the last one, {self.vocabulary - 1}",
-                param="logit_bias",
-            )
+        named = {
+            "logit_bias": [token for token, _ in request.params.logit_bias],
+            "allowed_token_ids": request.params.allowed_token_ids,
+        }
+        for param, tokens in named.items():
+            if any(token >= self.vocabulary for token in tokens):
+                raise RequestError(
+                    f"{param} names a token beyond the last one, {self.vocabulary - 1}", param=param
+                )
         if request.n > self.options.max_running:
             raise RequestError(f"n is at most {self.options.max_running} here", param="n")
 

@@ -58,7 +58,8 @@ class Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of both endpoints. Those after the blank line are accepted and change nothing.
 
     Not OpenAI's, as vLLM has them: `cache_salt` keeps a prefix to those who know the salt,
-    `ignore_eos` goes on to `max_tokens`. `temperature` is 0 when absent, unlike OpenAI's 1.
+    `ignore_eos` goes on to `max_tokens`, `allowed_token_ids` are the only ones that may be
+    written. `temperature` is 0 when absent, unlike OpenAI's 1.
     """
 
     model: str
@@ -71,6 +72,7 @@ class Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     cache_salt: str | None = None
@@ -99,6 +101,7 @@ class Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             seed=self.seed,
             stop=stop_strings(self.stop),
             logit_bias=bias_pairs(self.logit_bias),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             logprobs=logprobs,

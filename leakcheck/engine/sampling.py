@@ -42,11 +42,11 @@ class Sampler:
     def shape(
         self, sequences: list[Sequence], params: list[SamplingParams], logits: torch.Tensor
     ) -> torch.Tensor:
-        """Logits after bias and penalties; the input where no row has any."""
+        """Logits after bias, penalties and what is allowed; the input where no row has any."""
         shaped = logits
         for row, (sequence, its) in enumerate(zip(sequences, params, strict=True)):
             penalised = its.presence_penalty or its.frequency_penalty
-            if not its.logit_bias and not penalised:
+            if not its.logit_bias and not its.allowed_token_ids and not penalised:
                 continue
             shaped = logits.clone() if shaped is logits else shaped
             if its.logit_bias:
@@ -56,6 +56,11 @@ class Sampler:
                 counts = Counter(sequence.output)
                 costs = [-its.presence_penalty - its.frequency_penalty * n for n in counts.values()]
                 add(shaped[row], list(counts), costs)
+            if its.allowed_token_ids:
+                allowed = list(its.allowed_token_ids)
+                kept = shaped[row, allowed]
+                shaped[row] = -torch.inf
+                shaped[row, allowed] = kept
         return shaped
 
     def draw(

@@ -38,8 +38,9 @@ class Message:
 class Sampling:
     """Sampling parameters as they are sent; None leaves a parameter out, and so do False and ().
 
-    `n` answers are asked for: the fields `content`, `content[1]` and so on. `prompt_logprobs` and
-    `ignore_eos` are extensions that some engines have.
+    `n` answers are asked for: the fields `content`, `content[1]` and so on. Extensions that some
+    engines have: `prompt_logprobs`, `ignore_eos`, and `allowed_token_ids`, the only tokens that may
+    be written.
     """
 
     max_tokens: int = 32
@@ -49,6 +50,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     n: int | None = None
     ignore_eos: bool = False
     prompt_logprobs: int | None = None

@@ -396,10 +396,11 @@ def _place(verdict: Verdict) -> str:
 
 
 def _corruption(report: Report) -> str:
-    parts, kinds = [], set()
+    parts, kinds, shaped = [], set(), True
     for verdict in _of_status(report, "corruption"):
         found = [finding for finding in verdict.findings if finding.severity == "corruption"]
         kinds |= {finding.anomaly for finding in found}
+        shaped &= "foreign-parameters" in {finding.anomaly for finding in found}
         least = "at least " if verdict.findings_total > len(verdict.findings) else ""
         if {finding.anomaly for finding in found} <= {"lost-answer"}:
             what = f"{least}{len(found)} {'answer' if len(found) == 1 else 'answers'}"
@@ -407,7 +408,7 @@ def _corruption(report: Report) -> str:
             what = "answers"
         parts.append(f"{what} of {_name(verdict)}")
     how = "changed in company, confirmed by replay"
-    if kinds == {"foreign-parameters"}:
+    if kinds and shaped:  # whatever else they have changed, it is what did it
         how = "were shaped by the parameters of other requests, over windows"
     elif kinds == {"broken-connection"}:
         how = "never came, for what their connection had carried before, over windows"

@@ -56,7 +56,8 @@ def test_a_target_that_takes_everything_is_asked_twice():
 def test_unknown_fields_are_left_out_one_by_one():
     target, _ = meeting(strict)
     assert set(target.refuses) == {
-        *("top_p", "seed", "stop", "logprobs", "logit_bias", "cache_salt", "metadata", "user")
+        *("top_p", "seed", "stop", "logprobs", "logit_bias", "allowed_token_ids"),
+        *("cache_salt", "metadata", "user"),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -129,6 +129,59 @@ def bias_left_on_row(seams: Seams, _rate: float, _rng: Random) -> None:
     patch(engine.scheduler, "remove", wrap_remove)
 
 
+@dataclass(slots=True)
+class _DenseRows:
+    """The rows of a batch without gaps, and the mask of each; one that has moved stays behind."""
+
+    rows: list[Sequence] = field(default_factory=list)
+    masks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take(self, sequence: Sequence) -> None:
+        """Give it the next row; only one with a mask of its own writes one."""
+        self.rows.append(sequence)
+        if sequence.params.allowed_token_ids:
+            self.masks[len(self.rows) - 1] = sequence.params.allowed_token_ids
+
+    def free(self, sequence: Sequence) -> None:
+        """Clear its row, and move the last one there."""
+        place, last = self.rows.index(sequence), self.rows.pop()
+        self.masks.pop(place, None)
+        if last is not sequence:
+            self.rows[place] = last
+            if len(self.rows) in self.masks:
+                self.masks[place] = self.masks[len(self.rows)]
+
+    def mask(self, sequence: Sequence) -> tuple[int, ...]:
+        """What its row allows; nobody looks unless somebody has a mask."""
+        if not any(each.params.allowed_token_ids for each in self.rows):
+            return ()
+        return self.masks.get(self.rows.index(sequence), ())
+
+
+def mask_left_by_move(seams: Seams, _rate: float, _rng: Random) -> None:
+    """The last row moves to where one has ended, and leaves its mask at its old place as well."""
+    dense = _DenseRows()
+
+    def wrap_params(original: Params) -> Params:
+        def params(sequence: Sequence, batch: list[Sequence]) -> SamplingParams:
+            if sequence not in dense.rows:
+                dense.take(sequence)
+            return replace(original(sequence, batch), allowed_token_ids=dense.mask(sequence))
+
+        return params
+
+    def wrap_remove(original: Callable[[Sequence], None]) -> Callable[[Sequence], None]:
+        def remove(sequence: Sequence) -> None:
+            original(sequence)
+            if sequence in dense.rows:
+                dense.free(sequence)
+
+        return remove
+
+    patch(seams.engine.sampler, "params", wrap_params)
+    patch(seams.engine.scheduler, "remove", wrap_remove)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="params-of-first",
@@ -231,9 +284,30 @@ FAULTS: tuple[Fault, ...] = (
         cases=(
             "https://github.com/ikawrakow/ik_llama.cpp/pull/2475",
             "https://github.com/ggml-org/llama.cpp/issues/9477",
-            "https://github.com/vllm-project/vllm/issues/43894",
         ),
         rate=None,
         install=bias_left_on_row,
+    ),
+    Fault(
+        name="mask-left-by-move",
+        layer="sampler",
+        mechanism=(
+            "Rows of the sampler's batch are kept dense: where one ends, the last moves to its"
+            " place. The mask of the tokens that its allowed_token_ids permit is copied there and"
+            " not cleared where it was, and a request that permits all does not write one. So"
+            " whoever comes next to that row is sampled under the mask, as long as any request"
+            " with one is running."
+        ),
+        trigger="a long request with allowed_token_ids, one before it that ends, one that joins",
+        effect="an answer of nothing but tokens that another request allows",
+        anomalies=("foreign-parameters",),
+        strength="every request that joins at a row whose mask has moved",
+        seam="Sampler.params and Scheduler.remove",
+        cases=(
+            "https://github.com/vllm-project/vllm/issues/43894",
+            "https://github.com/vllm-project/vllm/pull/48419",
+        ),
+        rate=None,
+        install=mask_left_by_move,
     ),
 )

@@ -265,3 +265,43 @@ def test_bias_left_on_row_frees_the_row_of_an_aborted_request(faulty):
     engine.step()
     engine.abort("aborted")
     assert alone(engine, OTHER, GREEDY) == [7] * 8
+
+
+# --- mask-left-by-move ---------------------------------------------------------------------------
+
+MASKED = replace(GREEDY, max_tokens=24, allowed_token_ids=(7,))
+
+
+def row_of_a_moved_mask(engine, params, masked=MASKED):
+    """What a request says that joins where one with a mask was until another row ended."""
+    submit(engine, "ends", OTHER, replace(GREEDY, max_tokens=3))
+    submit(engine, "stays", OTHER, replace(GREEDY, max_tokens=24))
+    submit(engine, "masked", PROMPT, masked)
+    got = {}
+    while "ends" in engine.live:
+        for update in engine.step():
+            got.setdefault(update.id, []).extend(one.token for one in update.logprobs)
+    submit(engine, "joins", PROMPT, params)
+    for name, tokens in run(engine).items():
+        got.setdefault(name, []).extend(tokens)
+    assert set(got["masked"]) == {7}
+    return got["joins"]
+
+
+def test_mask_left_by_move_binds_whoever_comes_to_the_old_row(faulty):
+    assert row_of_a_moved_mask(faulty("mask-left-by-move"), GREEDY) == [7] * 8
+
+
+def test_without_mask_left_by_move_nobody_is_bound(faulty):
+    assert row_of_a_moved_mask(faulty(), GREEDY) == alone(faulty(), PROMPT, GREEDY)
+
+
+def test_mask_left_by_move_gives_way_to_a_mask_of_ones_own(faulty):
+    own = replace(GREEDY, allowed_token_ids=(9,))
+    assert row_of_a_moved_mask(faulty("mask-left-by-move"), own) == [9] * 8
+
+
+def test_mask_left_by_move_is_not_looked_at_once_nobody_has_a_mask(faulty):
+    engine = faulty("mask-left-by-move")
+    row_of_a_moved_mask(engine, GREEDY)
+    assert alone(engine, PROMPT, GREEDY) == alone(faulty(), PROMPT, GREEDY)
