@@ -27,7 +27,8 @@ from leakcheck.traffic.parameter_twins import ALONE, BIAS, TELL, TOKEN_IDS
 TURNOVER = "turnover"
 JOINS_S = (0.02, 0.1)
 """When the biased one comes: after the first of the others, before they have been answered."""
-_LEAST = 3
+_LAPS = 2
+"""So many on a lane, one after the other, at least."""
 ALLOWED = "allowed_token_ids"
 
 
@@ -38,21 +39,24 @@ def plan(
     streamed: float = 0.5,
     max_filler_words: int = 20,
 ) -> Iterator[Request]:
-    """Plan a biased request of `lasts` * `load.max_tokens`, and `load.requests` - 1 recipients on
-    all lanes but one. Their answers are of `load.max_tokens` and some more, no two equally long;
-    `streamed` of them arrive in chunks. Raises UsageError for fewer than two chains of two.
+    """Plan a biased request of `lasts` * `load.max_tokens` on the last lane, and
+    `load.requests` - 1 recipients on as many others as have two each at least.
+
+    Answers of recipients are of `load.max_tokens` and some more, no two equally long; `streamed` of
+    them arrive in chunks. Raises UsageError where there is no such lane.
     """
     rng, load = window.rng, window.load
-    chains, recipients = load.workers * load.lanes - 1, load.requests - 1
-    if min(chains, recipients // max(1, chains)) < _LEAST - 1:
+    lanes, recipients = load.workers * load.lanes, load.requests - 1
+    chains = min(lanes - 1, recipients // _LAPS)
+    if chains < 1:
         raise UsageError(
-            f"row_turnover: {load.requests} requests on {chains + 1} lanes leave one lane for the "
-            "biased request, and no two others on each of two lanes at least: use 3 lanes and 5 "
-            "requests, or more"
+            f"row_turnover: {load.requests} requests on {lanes} lanes leave no lane on which one "
+            "recipient follows another beside the biased request: use 2 lanes and 3 requests, or "
+            "more"
         )
     phases = [0, 1]
     rng.shuffle(phases)
-    alone = _biased(window, chains, round(lasts * load.max_tokens), max_filler_words)
+    alone = _biased(window, lanes - 1, round(lasts * load.max_tokens), max_filler_words)
     yield replace(alone, phase=phases[0])
     yield replace(
         alone,
@@ -64,7 +68,7 @@ def plan(
     )
     for number in range(recipients):
         lap, chain = divmod(number, chains)
-        place = lap * load.workers * load.lanes + chain
+        place = lap * lanes + chain
         yield replace(
             _recipient(window, number, place, max_filler_words),
             phase=phases[1],

@@ -17,15 +17,18 @@ from leakcheck.checks import _mixed
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 SMALL = (
-    "--windows", "1", "--requests", "5",
+    "--windows", "1", "--requests", "4",
+    "--max-tokens", "32", "--set", "load.passphrase_words=4",
     "--set", "cache-pressure:traffic.working_set_tokens=1200",
     "--set", "concurrency-sweep:traffic.smallest=3",
     "--set", "connections:load.requests=2",
-    "--set", "mixed-batch-differential:load.requests=4",
     "--set", "mixed-batch-differential:traffic.recipients=1",
+    "--set", "multi-turn:load.requests=2",
+    "--set", "parameter-twins:load.requests=5",
     "--set", "parameter-twins:traffic.recipients=2",
     "--set", "parameter-twins:traffic.hot=2",
     "--set", "ragged-batch:load.windows=2",
+    "--set", "row-turnover:load.requests=7",
 )  # fmt: skip
 """One window of every scenario a seed (two of ragged-batch, whose first is of one request), about
 150 requests and their replays. So few windows exclude no rate of leaks; what is tried here is that

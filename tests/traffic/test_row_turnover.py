@@ -1,6 +1,7 @@
 """Requests that come and go around one that says one token over and over."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -69,7 +70,16 @@ def test_what_a_target_refuses_is_not_planned():
     assert len({r.window for r in biased(requests)}) == 8
 
 
-@pytest.mark.parametrize("load", [{"lanes": 1, "workers": 2}, {"requests": 6}])
+@pytest.mark.parametrize(
+    ("load", "lanes"), [({"lanes": 8}, 6), ({"requests": 3}, 1), ({"workers": 1}, 1)]
+)
+def test_on_every_lane_that_is_used_at_least_two_follow_each_other(load, lanes):
+    requests = [r for r in planned(**load).requests if (r.window, r.role) == (0, "recipient")]
+    used = Counter((r.worker, r.lane) for r in requests)
+    assert (len(used), min(used.values()) >= 2) == (lanes, True)
+
+
+@pytest.mark.parametrize("load", [{"lanes": 1, "workers": 1}, {"requests": 2}])
 def test_too_few_lanes_or_requests_are_said_with_what_would_do(load):
-    with pytest.raises(UsageError, match="use 3 lanes and 5 requests, or more"):
+    with pytest.raises(UsageError, match="use 2 lanes and 3 requests, or more"):
         planned(**load)
