@@ -43,38 +43,70 @@ class Seen:
     anomalies: frozenset[str]
 
 
-def environment(*pins, first=()):
-    """The interpreter of an environment with `pins`, `first` of which pip gets by themselves.
+def environment(*pins, first=(), without=()):
+    """The interpreter of an environment with `pins`, `first` of which pip gets by themselves, and
+    `without` what the pins ask for and what does not work there.
 
     Skips the test with pip's last line when they cannot be installed.
     """
-    wanted = "\n".join([*first, "--", *pins])
+
+    def make(folder):
+        python = folder / "bin" / "python"
+        _run(pins, sys.executable, "-m", "venv", "--clear", folder)
+        for some in (first, pins):
+            if some:
+                _run(pins, *_pip(python, "install"), *some)
+        if without:
+            _run(pins, *_pip(python, "uninstall"), "--yes", *without)
+
+    wanted = "\n".join([*first, "--", *pins, *(f"without {each}" for each in without)])
+    return _made_once(wanted, make) / "bin" / "python"
+
+
+def beside(python, pin):
+    """A folder with one release of a package and nothing else, for PYTHONPATH: what else it needs
+    is in the environment of `python`. Skips as `environment`.
+    """
+    return _made_once(
+        f"{python}\n{pin}",
+        lambda folder: _run(
+            [pin], *_pip(python, "install"), "--no-deps", "--upgrade", "--target", folder, pin
+        ),
+    )
+
+
+def _made_once(wanted, make):
+    """The folder for what is wanted, made unless it is there."""
     folder = ENVIRONMENTS / hashlib.sha256(wanted.encode()).hexdigest()[:12]
-    python, ready = folder / "bin" / "python", folder / "pins.txt"
+    ready = folder / "pins.txt"
     ENVIRONMENTS.mkdir(exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:  # two runs may want the same one
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (ready.exists() and ready.read_text() == wanted):
-            _install(folder, python, pins, first)
+            make(folder)
             ready.write_text(wanted)
-    return python
+    return folder
 
 
-def _install(folder, python, pins, first):
-    """Make an environment, or skip the test with the reason."""
-    commands = [[sys.executable, "-m", "venv", "--clear", str(folder)]]
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    commands += [[*pip, *some] for some in (first, pins) if some]
-    for command in commands:
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=INSTALLING_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"cannot install {' '.join(pins)} within {INSTALLING_S} s")
-        if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-            pytest.skip(f"cannot install {' '.join(pins)}: {' '.join(last)}")
+def _pip(python, what):
+    return [python, "-m", "pip", what, "--quiet", "--disable-pip-version-check"]
+
+
+def _run(pins, *command):
+    """One step of making an environment; skips the test with the reason where it fails."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=INSTALLING_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"cannot install {' '.join(pins)} within {INSTALLING_S} s")
+    if done.returncode:
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        pytest.skip(f"cannot install {' '.join(pins)}: {' '.join(last)}")
 
 
 @contextlib.contextmanager
