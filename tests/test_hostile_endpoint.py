@@ -179,7 +179,8 @@ def test_a_limit_that_answers_announce_is_kept_before_it_refuses(announces, tmp_
         done, _, seen = leakcheck(port, tmp_path, "run", "concurrency-sweep", "--windows=12", *pace)
     assert done.returncode in (0, 3), done.stdout + done.stderr
     assert len(seen["statuses"]) > 200
-    assert seen["statuses"].count(429) <= 2  # none, unless the machine stood still meanwhile
+    # none, unless this machine stands still in between: what is known of the target is then old
+    assert seen["statuses"].count(429) < len(seen["statuses"]) / 20
 
 
 def test_a_limit_that_is_always_said_to_be_used_up_is_not_waited_for_without_end(tmp_path):
@@ -198,6 +199,19 @@ def test_a_broken_target_trips_the_breaker_and_the_report_says_why(tmp_path):
     assert done.returncode == 4, done.stdout + done.stderr
     assert "of the last 40 attempts failed, more than 50 % (--max-errors)" in said
     assert len(seen["times_s"]) < 130
+
+
+@pytest.mark.parametrize("windows", [1, 40])
+def test_a_target_that_breaks_for_good_is_lost_without_any_flag(windows, tmp_path):
+    with endpoint(latency_s=(1, 2), fails_after=90) as port:
+        size = ("--set=load.requests=120",) if windows == 1 else ()
+        done, said, seen = leakcheck(
+            port, tmp_path, "run", "concurrency-sweep", f"--windows={windows}", *size
+        )
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "the target was lost after" in said
+    assert "is the first that got no answer" in said
+    assert len(seen["times_s"]) < 280
 
 
 def test_a_pause_beyond_all_patience_ends_the_run_at_once(tmp_path):

@@ -25,6 +25,8 @@ NO_BOUND = 0.9995
 OPEN_BY_CHANCE = "1 %"
 """Scenarios in which an honest target leaves a suspicion open, measured: see docs/checks.md."""
 _SENTENCE_CHARS = 200
+_EVENT_CHARS = 400
+"""Of what befell the run, which is our own sentence but for an error at its end."""
 _ECHO_HINT = (
     " (longer answers, --max-tokens 48, another wording, --api completions, or words that this "
     "model repeats, leakcheck words, may raise it)"
@@ -171,10 +173,10 @@ def broken(history: History) -> tuple[Status, str] | None:
     sent = requests[requests["outcome"] != "unsent"]
     answered, planned = int((sent["outcome"] == "ok").sum()), len(requests)
     end = open_end(history.events)
-    if end in _FATAL and len(sent) < planned:
+    if end in _FATAL and (len(sent) < planned or _died_here(history, end)):
         detail = next(e.detail for e in reversed(history.events) if e.kind == end)
         text = f"{_FATAL[end]} after {answered} of {planned} requests were answered"
-        return "error", f"{text}: {_short(detail)}" if detail else text
+        return "error", f"{text}: {_short(detail, _EVENT_CHARS)}" if detail else text
     if not len(sent):
         why = ": the run was interrupted before" if end == "interrupted" else ""
         return "inconclusive", f"none of {planned} requests was sent{why}"
@@ -196,6 +198,14 @@ def broken(history: History) -> tuple[Status, str] | None:
         f"the target {verb}: {answered} of {wanted} requests were answered; "
         f"most often ({times} times): {_short(str(error))}"
     )
+
+
+def _died_here(history: History, end: str) -> bool:
+    """Whether the target was lost at the end of this scenario, all of which was sent."""
+    requests, seen = history.requests, history.observations
+    first = requests.loc[requests["replays"].isna(), "id"]
+    mine = seen[seen["request_id"].isin(first)].sort_values("start_ns", kind="stable")
+    return end == "target-lost" and len(mine) > 0 and mine["outcome"].iloc[-1] != "ok"
 
 
 def starved(history: History) -> list[str]:
@@ -356,6 +366,6 @@ def _windows(number: int) -> str:
     return f"{number} window" if number == 1 else f"{number} windows"
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = _SENTENCE_CHARS) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SENTENCE_CHARS else line[: _SENTENCE_CHARS - 1] + "…"
+    return line if len(line) <= most else line[: most - 1] + "…"

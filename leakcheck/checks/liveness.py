@@ -35,6 +35,8 @@ COLUMNS = ("part of the run", "windows", "less than half answered", "nobody answ
 ALPHA = 0.001
 PROBE = "probe"
 """The cell of a request that was sent to find out whether a target came back."""
+KNOCK = "knock"
+"""The cell of a request that was sent to find out whether a target is gone."""
 PROBES = 3
 FIRST_PROBE_WINDOW = 1_000_000
 """As other replays, probes have windows of their own, from this number up."""
@@ -89,10 +91,25 @@ def probe(history: History) -> Request | None:
         accused = any(f.severity == "error" for o in options for f in check(part, **o).findings)
         if sent < PROBES and accused:
             served = next(each for window in _windows(part) for each in window.answered)
-            window = max(FIRST_PROBE_WINDOW, int(history.requests["window"].max()) + 1)
-            probed = history.by_id(served)
-            return alone(probed, name=f"{PROBE}-{sent + 1}", window=window, cell=PROBE)
+            return _replay(history, served, PROBE)
     return None
+
+
+def knock(history: History) -> Request:
+    """What to send, alone, to a target that seems to be gone: a replay of the first request of the
+    whole run that was served, or of its first where none was.
+    """
+    requests = history.requests
+    served = requests.loc[(requests["outcome"] == "ok") & requests["replays"].isna(), "id"]
+    return _replay(history, str((served if len(served) else requests["id"]).iloc[0]), KNOCK)
+
+
+def _replay(history: History, request_id: str, cell: str) -> Request:
+    """That request once more, alone."""
+    requests = history.requests
+    number = int((requests["cell"] == cell).sum()) + 1
+    window = max(FIRST_PROBE_WINDOW, int(requests["window"].max()) + 1)
+    return alone(history.by_id(request_id), name=f"{cell}-{number}", window=window, cell=cell)
 
 
 def _weighed(history: History, windows: Sequence[_Window], finding: Finding) -> Finding:

@@ -81,7 +81,7 @@ def send(
         if sent:
             restart(live, origin, f"{name}: lifetime {which}")
         what = name if origin.lifetimes == 1 else f"{name} ({which})"
-        ended = live.send(what, block, told)
+        ended = live.send(what, block, told, until_dead=True)
         if ended is not None or enough:
             return ended
         sent = True
@@ -134,7 +134,8 @@ def _send_by_need(
         which = f"window {number + 1} of {plan.scenario.load.windows}"
         if anew:
             restart(live, origin, f"{name}: {which}", untouched=True)
-        ended = live.send(f"{name} ({which})" if anew else name, window, told)
+        what = f"{name} ({which})" if anew else name
+        ended = live.send(what, window, told, until_dead=True)
         if ended is not None or enough:
             return ended
     return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,8 +35,8 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
-from leakcheck.run import embedded, gauges, waiting
-from leakcheck.runner import Governor, Runner
+from leakcheck.run import embedded, gauges, lost, waiting
+from leakcheck.runner import Governor, Played, Runner
 
 _PACKAGES = ("aiohttp", "multiprocess", "numpy", "pandas", "scipy", "torch", "transformers")
 
@@ -173,10 +174,13 @@ class Session:
         name: str,
         requests: Sequence[Request],
         on_window: Callable[[int], bool] | None = None,
+        *,
+        until_dead: bool = False,
     ) -> RunEvent | None:
         """Play requests, or fewer where `on_window` says so (see `Runner.play`). What ends the run,
         `interrupted`, `target-lost`, `spent`, `breaker` or `told-to-wait`, is noted in its folder
-        and returned; None when it may go on.
+        and returned; None when it may go on. With `until_dead` a target that shows no sign of life
+        for long is asked once more, after a pause, and is only lost if it shows none then.
         """
         total = len(requests)
         self.watch(name, 0, total)
@@ -185,24 +189,53 @@ class Session:
         )
         if purse is not None and purse.short():
             return note(self.folder, "spent", purse.detail)
-        played = self.runner.play(
-            requests,
-            on_progress=lambda done: self.watch(name, done, total),
-            on_window=on_window if purse is None else purse.over,
-        )
+        todo = tuple(requests)
+        while todo:
+            before = total - len(todo)
+            played = self.runner.play(
+                todo,
+                on_progress=partial(self._watched, name, before, total),
+                on_window=on_window if purse is None else purse.over,
+                until_silent=until_dead,
+            )
+            silent = played.silent or (until_dead and played.target_lost is not None)
+            if played.interrupted or played.ended is not None or not silent:
+                return self._ended(name, played, before, total) or self._spent(purse)
+            if (ended := self._gone()) is not None:
+                return ended
+            todo = runfolder.remaining(todo, runfolder.read_shards(self.folder))
+        return self._spent(purse)
+
+    def _watched(self, name: str, before: int, total: int, done: int) -> None:
+        self.watch(name, before + done, total)
+
+    def _ended(self, name: str, played: Played, before: int, total: int) -> RunEvent | None:
+        """What ended the run, noted."""
         if played.interrupted:
-            detail = f"during {name}, after {played.requests_done} of {total} requests"
+            detail = f"during {name}, after {before + played.requests_done} of {total} requests"
             return note(self.folder, "interrupted", detail)
         if played.target_lost:
-            engine = self.opened.engine
-            last = "" if engine is None else engine.last_words().rpartition("\n")[2]
-            detail = "; ".join(text for text in (played.target_lost, last) if text)
-            return note(self.folder, "target-lost", detail)
-        if played.ended is not None:
-            return note(self.folder, *played.ended)
-        if purse is not None and purse.detail:
-            return note(self.folder, "spent", purse.detail)
-        return None
+            return self._lost(played.target_lost)
+        return None if played.ended is None else note(self.folder, *played.ended)
+
+    def _spent(self, purse: _Windows | None) -> RunEvent | None:
+        return note(self.folder, "spent", purse.detail) if purse and purse.detail else None
+
+    def _gone(self) -> RunEvent | None:
+        """What ends the run where the target, asked once more, shows no sign of life; None where it
+        does.
+        """
+        time.sleep(lost.PAUSE_S)
+        knock = lost.knock(self.folder)
+        runfolder.append_requests(self.folder, [knock])
+        ended = self.send("probe", [knock])
+        detail = lost.epitaph(self.folder, knock)
+        return ended if ended is not None or detail is None else self._lost(detail)
+
+    def _lost(self, why: str) -> RunEvent:
+        engine = self.opened.engine
+        last = "" if engine is None else engine.last_words().rpartition("\n")[2]
+        return note(self.folder, "target-lost", "; ".join(text for text in (why, last) if text))
 
 
 class _Windows:

@@ -32,6 +32,7 @@ from leakcheck.records import Pace, Quota, Request, RunEvent, Target
 from leakcheck.runner import worker
 from leakcheck.runner.governor import Governor, Over
 from leakcheck.runner.hold import Patience
+from leakcheck.runner.pulse import Streak
 from leakcheck.runner.score import Game, Played
 from leakcheck.runner.worker import Counts
 
@@ -98,6 +99,7 @@ class Runner:
         self._count = workers
         self._workers: list[_Worker] = []
         self._step = -1
+        self._streak = Streak()
 
     def __enter__(self) -> Self:
         """Spawn the workers; they get ready while the caller goes on."""
@@ -152,6 +154,7 @@ class Runner:
         if self.workers_died:
             raise HarnessError(f"worker {self.workers_died[0]} has died; start new workers")
         self._target, self._folder = target, folder
+        self._streak.forget()
         message = {"do": "move", "folder": str(folder.resolve()), "target": target}
         for each in self._workers:
             each.ready = False
@@ -164,6 +167,7 @@ class Runner:
         on_progress: Callable[[int], None] | None = None,
         on_window: Callable[[int], bool] | None = None,
         should_stop: Callable[[], bool] | None = None,
+        until_silent: bool = False,
     ) -> Played:
         """Send requests, window after window in the order given, phase after phase.
 
@@ -174,8 +178,10 @@ class Runner:
         Ends early, with everything observed in the run folder, when `should_stop` says so or at
         Ctrl-C (`interrupted`; a second Ctrl-C kills the workers), when nothing could be connected
         to in two windows in a row (`target_lost`), and when the governor or a target that refuses
-        everything ends it. Raises HarnessError where leakcheck itself cannot go on: all workers
-        died, a disk is full, a request is not in the plan.
+        everything ends it; `until_silent`, also when so many requests in a row, of this call and
+        those before it, showed no sign of life that the target may be dead (`silent`). Raises
+        HarnessError where leakcheck itself cannot go on: all workers died, a disk is full, a
+        request is not in the plan.
         """
         game = Game(on_progress or _ignore, should_stop or _never)
         over = on_window or _go_on
@@ -188,6 +194,7 @@ class Runner:
                         self._play_phase(phase, jobs, game)
                         if phase.ends_window and not game.over:
                             game.enough = over(phase.window)
+                            game.silent = until_silent and self._streak.long
         except KeyboardInterrupt:  # it may have cut a message in two: the pipes are of no use now
             game.interrupted = True
             self._kill()
@@ -246,7 +253,13 @@ class Runner:
                 return
         if not any(each.alive for each in self._workers):
             raise HarnessError("every worker process has died")
-        game.end_phase(self._workers, ends_window=phase.ends_window)
+        counts = game.end_phase(self._workers, ends_window=phase.ends_window)
+        self._streak.add(
+            living=counts.living,
+            dead=counts.dead,
+            window=phase.window,
+            lanes={(request.worker, request.lane) for request in phase.requests},
+        )
         game.ended = (self._governor or self._patience).ended
 
     def _hear(self, workers: Sequence[_Worker]) -> None:

@@ -17,7 +17,8 @@ class Played:
 
     `windows_done` counts windows all of whose phases were played, `requests_done` requests with a
     final observation. `target_lost` is a sentence. `workers_died` are the numbers of all workers
-    that have died since the runner started.
+    that have died since the runner started. `silent`: the target may be
+    dead (see `pulse`), and nothing more was sent.
     """
 
     windows_done: int
@@ -26,6 +27,7 @@ class Played:
     target_lost: str | None
     workers_died: tuple[int, ...]
     ended: tuple[str, str] | None = None
+    silent: bool = False
 
 
 class Scored(Protocol):
@@ -46,6 +48,7 @@ class Game:
         self.windows_done = 0
         self.interrupted = False
         self.enough = False
+        self.silent = False
         self.target_lost: str | None = None
         self.ended: tuple[str, str] | None = None
         self._on_progress = on_progress
@@ -58,7 +61,7 @@ class Game:
     def over(self) -> bool:
         """Nothing more is to be sent."""
         lost = self.target_lost is not None or self.ended is not None
-        return self.interrupted or self.enough or lost
+        return self.interrupted or self.enough or self.silent or lost
 
     def must_stop(self) -> bool:
         """Ask the caller whether to stop."""
@@ -77,11 +80,14 @@ class Game:
         self._total = _sum([self._total, phase])
         return phase
 
-    def end_phase(self, workers: Sequence[Scored], *, ends_window: bool) -> None:
-        """Close the accounts of a phase; of a window too, where it was the last one."""
-        self._window = _sum([self._window, self.settle(workers)])
+    def end_phase(self, workers: Sequence[Scored], *, ends_window: bool) -> Counts:
+        """Close the accounts of a phase, and return them; of a window too, where it was the last
+        one.
+        """
+        phase = self.settle(workers)
+        self._window = _sum([self._window, phase])
         if not ends_window:
-            return
+            return phase
         window, self._window = self._window, Counts()
         self.windows_done += 1
         nobody = window.unreached > 0 and window.unreached == window.over
@@ -92,6 +98,7 @@ class Game:
                 f"({window.last_error})"
             )
         self.show(workers)
+        return phase
 
     def played(self, workers_died: tuple[int, ...]) -> Played:
         """The result."""
@@ -102,6 +109,7 @@ class Game:
             target_lost=self.target_lost,
             workers_died=workers_died,
             ended=self.ended,
+            silent=self.silent,
         )
 
 

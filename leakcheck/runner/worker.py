@@ -40,6 +40,7 @@ from leakcheck.budget import spending
 from leakcheck.errors import LeakcheckError
 from leakcheck.records import Observation, Request, Target
 from leakcheck.redact import redact, secrets
+from leakcheck.runner import pulse
 from leakcheck.runner.governor import Over
 from leakcheck.runner.hold import Hold
 from leakcheck.runner.lane import Job, Lane, Leave
@@ -75,7 +76,8 @@ class Counts:
     """Final outcomes of one step's requests so far.
 
     `unreached` of the failed ones found nobody to connect to; `last_error` is that of the latest
-    one that had one: neither a whole answer nor a planned abort has.
+    one that had one: neither a whole answer nor a planned abort has. `living` showed that somebody
+    serves there, and since the last of those `dead` showed that nobody does (see `pulse`).
     """
 
     ok: int = 0
@@ -83,6 +85,8 @@ class Counts:
     unknown: int = 0
     aborted: int = 0
     unreached: int = 0
+    living: int = 0
+    dead: int = 0
     last_error: str = ""
 
     @property
@@ -102,6 +106,11 @@ class Counts:
         else:
             self.unknown += 1
         self.last_error = observation.error or self.last_error
+        match pulse.alive(observation):
+            case True:
+                self.living, self.dead = self.living + 1, 0
+            case False:
+                self.dead += 1
 
 
 def main(
