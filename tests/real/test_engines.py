@@ -5,6 +5,8 @@ leave in its cache what the next ones meet there. Run by `make test-real`; an en
 installed is skipped, with the reason.
 """
 
+import contextlib
+
 import pytest
 from real import environments
 from real.engines import engines
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 
 SMALL = (
     "--windows", "1", "--requests", "4",
-    "--max-tokens", "32", "--set", "load.passphrase_words=4",
+    "--max-tokens", "32", "--set", "load.passphrase_words=5",
     "--set", "cache-pressure:traffic.working_set_tokens=1200",
     "--set", "concurrency-sweep:traffic.smallest=3",
     "--set", "connections:load.requests=2",
@@ -50,12 +52,20 @@ def interpreter(engine):
 
 
 @pytest.fixture(scope="module")
-def up(request, tmp_path_factory):
-    """An engine and its server."""
-    engine = request.param
-    python = interpreter(engine)
-    with served(engine, python, tmp_path_factory.mktemp("server")) as server:
-        yield engine, server
+def up(tmp_path_factory):
+    """A function from an engine to its server, which runs until that of another is asked for."""
+    running = {}
+    with contextlib.ExitStack() as stack:
+
+        def server_of(engine):
+            if engine.name not in running:
+                stack.close()
+                running.clear()
+                starting = served(engine, interpreter(engine), tmp_path_factory.mktemp("server"))
+                running[engine.name] = stack.enter_context(starting)
+            return running[engine.name]
+
+        yield server_of
 
 
 def by_seed():
@@ -65,9 +75,11 @@ def by_seed():
             yield pytest.param(engine, seed, id=f"{engine.name}, seed {seed}")
 
 
-@pytest.mark.parametrize(("up", "seed"), [*by_seed()], indirect=["up"])
-def test_a_healthy_engine_is_acquitted_by_the_whole_set(up, seed, tmp_path, record_property):
-    engine, server = up
+@pytest.mark.parametrize(("engine", "seed"), [*by_seed()])
+def test_a_healthy_engine_is_acquitted_by_the_whole_set(
+    up, engine, seed, tmp_path, record_property
+):
+    server = up(engine)
     played = [path.stem for path in scenario.shipped_files() if path.stem not in engine.breaks]
     done = run(engine, server, tmp_path, *played, *SMALL, "--seed", str(seed))
     told(record_property, engine, f"all scenarios, seed {seed}", done)
