@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from leakcheck import scenario
 from leakcheck.errors import ScenarioError
-from leakcheck.passphrase import load_words
+from leakcheck.passphrase import FALSE_MATCH_LIMIT, load_words, require_entropy
 from leakcheck.records import TargetFacts
 
 GOOD = """
@@ -203,3 +203,18 @@ def test_one_token_a_word_needs_no_more_than_the_scenarios_give(path):
     load = scenario.read(path).load
     assert scenario.room(load, TargetFacts()) <= load.max_tokens
     assert windows_for(path, 1.0) == windows_for(path, 0.5)
+
+
+def test_one_run_of_all_scenarios_has_room_for_tokenizers_of_many_tokens_a_word():
+    """A tenth of the windows: chances grow with phrases times characters."""
+    facts, words, ids = TargetFacts(tokens_per_phrase_word=5.0), load_words(), itertools.count()
+    read = [scenario.read(path) for path in SHIPPED]
+    fewer = [
+        scenario.read(path, {"load.windows": -(-each.load.windows // 10)})
+        for path, each in zip(SHIPPED, read, strict=True)
+    ]
+    plans = [
+        scenario.plan(each, seed=0, facts=facts, words=words, style="phrase", ids=ids)
+        for each in fewer
+    ]
+    assert 100 * require_entropy(plans, limit=1.0) < FALSE_MATCH_LIMIT

@@ -3,7 +3,7 @@
 A batch is kept dense: where a request ends, another moves to its place, with all that belongs to
 it. What stays at the old place meets whoever comes there next. So every window has
 
-- one *biased* request, made to say one token over and over by a logit bias or, in every other
+- one *biased* request, made to say one token over and over by a logit bias or, in every second
   window, by `allowed_token_ids` (an extension that some engines have). It comes a moment after
   others, and outlasts them;
 - *recipients*, owners of passphrases that are asked for them, in chains: on a few lanes each comes
@@ -80,7 +80,7 @@ def _biased(window: Window, place: int, tokens: int, max_filler_words: int) -> R
     """The one whose parameters lead it to one token, by itself."""
     rng = window.rng
     token = rng.choice(TOKEN_IDS)
-    allows = window.index % 2 == 0 and ALLOWED not in window.facts.refuses
+    allows = window.index % 2 == 1 and ALLOWED not in window.facts.refuses
     filler = wording.sentences(rng, rng.randint(0, max_filler_words))
     topic = TELL.format(topic=rng.choice(wording.TOPICS))
     return window.request(

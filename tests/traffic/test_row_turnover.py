@@ -61,7 +61,7 @@ def test_the_others_follow_each_other_on_their_lanes_and_no_two_are_equally_long
 
 def test_both_kinds_of_bias_take_turns(windows):
     kinds = [bool(biased(window)[0].sampling.allowed_token_ids) for window in windows]
-    assert kinds == [True, False] * 4
+    assert kinds == [False, True] * 4
 
 
 def test_what_a_target_refuses_is_not_planned():

@@ -196,11 +196,14 @@ def test_windows_of_several_sizes_show_the_leak_rate_against_concurrency():
     assert set(sizes) == {4, 8, 16}
 
 
-def test_every_request_of_a_window_has_a_tenant_of_its_own():
+def test_every_prompt_of_a_window_has_a_tenant_of_its_own():
     for name in PATHS:
         for _, window in itertools.groupby(planned(name, 4), key=lambda r: r.window):
-            tenants = [r.tenant for r in window if r.twin is None]
-            assert len(tenants) == len(set(tenants))
+            asked = {}
+            for request in window:
+                if request.twin is None:
+                    asked.setdefault(request.tenant, set()).add(request.messages)
+            assert all(len(prompts) == 1 for prompts in asked.values())
 
 
 def test_logprobs_are_asked_only_of_a_target_that_gives_them():
