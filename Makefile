@@ -59,7 +59,7 @@ test-real: $(READY)
 
 # real releases of real packages, faulty and mended, each in its own environment under .museum
 museum: $(READY)
-	$(BIN)/pytest -m museum --durations=0
+	$(BIN)/pytest -m museum tests/museum -n 2 --dist loadfile --durations=0
 
 env: $(READY)
 
