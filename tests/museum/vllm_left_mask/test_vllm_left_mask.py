@@ -37,7 +37,7 @@ def looked_at(release, out, *flags):
 
 
 def test_who_joins_where_a_mask_was_says_only_what_another_allows(tmp_path):
-    # every second window has a mask, and of those two in three show it: three windows are needed
+    # every second window has a mask, and of those most show it; three have to
     seen = looked_at("0.30.0", tmp_path, "--windows", "30")
     assert seen.status == "corruption", seen.screen
     assert seen.exit_code == 1
