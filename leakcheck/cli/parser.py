@@ -14,11 +14,13 @@ from leakcheck.cli.diff import diff
 from leakcheck.cli.doctor import doctor
 from leakcheck.errors import UsageError
 
-_EPILOG = """\
+_EXIT_CODES = """\
 exit codes: 0 clean, 1 leak or corruption, 2 usage, 3 inconclusive, 4 target or harness error,
-130 interrupted. LEAKCHECK_TARGET (or OPENAI_BASE_URL), LEAKCHECK_MODEL, LEAKCHECK_SEED and
-LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env)."""
-
+130 interrupted."""
+_EPILOG = f"""\
+{_EXIT_CODES} LEAKCHECK_TARGET (or OPENAI_BASE_URL), LEAKCHECK_MODEL, LEAKCHECK_SEED and
+LEAKCHECK_OUT stand in for flags; API keys only ever come from the environment (--api-key-env).
+`leakcheck COMMAND --help` says more."""
 
 _NUMBER = re.compile(r"invalid (float|int) value: (.*)", re.DOTALL)
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
@@ -74,8 +76,10 @@ def parser() -> argparse.ArgumentParser:
     _doctor_parser(its_commands)
     _words_parser(its_commands)
     _selftest_parser(its_commands)
-    command = its_commands.add_parser("analyze", help="the same report again, without the target")
-    command.add_argument("run_dir", metavar="RUN_DIR")
+    command = _command(
+        its_commands, "analyze", "the same report again, without the target", epilog=_EXIT_CODES
+    )
+    command.add_argument("run_dir", metavar="RUN_DIR", help="such as reports/latest")
     command.set_defaults(command=commands.analyze)
     command = its_commands.add_parser(
         "serve",
@@ -89,33 +93,62 @@ def parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     command.set_defaults(command=commands.inspect)
-    command = its_commands.add_parser("validate", help="read scenario files and plan; send nothing")
-    command.add_argument("scenarios", nargs="*", metavar="SCENARIO")
+    command = _command(its_commands, "validate", "read scenario files and plan; send nothing")
+    _scenarios(command)
     _gate_flags(command)
     _override_flags(command)
     command.set_defaults(command=commands.validate)
-    command = its_commands.add_parser("list", help="what there is: " + ", ".join(commands.KINDS))
-    command.add_argument("kind", nargs="?", choices=commands.KINDS)
+    command = _command(its_commands, "list", "what there is: " + ", ".join(commands.KINDS))
+    command.add_argument("kind", nargs="?", choices=commands.KINDS, help="all of them if none")
     command.set_defaults(command=commands.list_)
     return its
 
 
+def _command(
+    its_commands: Any, name: str, what: str, *, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """A command; `what` it is for stands in the list of commands and in its own help."""
+    command: argparse.ArgumentParser = its_commands.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=epilog
+    )
+    return command
+
+
+def _scenarios(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "scenarios",
+        nargs="*",
+        metavar="SCENARIO",
+        help="files or names (`leakcheck list scenarios`); if none, all of the folder ./scenarios, "
+        "else all shipped",
+    )
+
+
 def _run_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "run", help="run scenarios against a target; print the verdict"
+    command = _command(
+        its_commands,
+        "run",
+        "run scenarios against a target; print the verdict",
+        epilog=_EXIT_CODES,
     )
     command.set_defaults(command=commands.run)
+    _scenarios(command)
     add = command.add_argument
-    add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
     _target_flags(command)
-    add("--out", type=Path, metavar="DIR", help="where run folders go (default reports)")
-    add("--resume", metavar="RUN_DIR", type=Path, help="go on with an interrupted run")
+    add("--out", type=Path, metavar="DIR",
+        help="where run folders go, and the link `latest` to the newest one "
+        "(default reports)")  # fmt: skip
+    add("--resume", metavar="RUN_DIR", type=Path,
+        help="go on with an interrupted run, as it was planned: no other flag beside it, but "
+        "permission")  # fmt: skip
     add("--selftest", action="store_true",
-        help="first prove that leakcheck tells faults from none, else stop (4)")  # fmt: skip
+        help="first prove that leakcheck tells faults from none, else stop "
+        "(exit code 4)")  # fmt: skip
     add("--play-all", action="store_true",
         help="play every planned window, and end no scenario early")  # fmt: skip
     add("--lifetimes", type=_positive, metavar="N",
-        help="restart the target between N equal blocks of windows of each scenario")  # fmt: skip
+        help="restart the target between N equal blocks of windows of each scenario (default 1; "
+        "a target that is not embedded needs --restart)")  # fmt: skip
     add("--restart", metavar="COMMAND",
         help="how to restart a target that is not embedded (2 lifetimes without --lifetimes); "
         "it is written into the report")  # fmt: skip
@@ -127,17 +160,20 @@ def _run_parser(its_commands: Any) -> None:
 
 
 def _plan_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "plan", help="how many windows, requests, tokens, minutes and dollars a claim takes"
+    command = _command(
+        its_commands,
+        "plan",
+        "how many windows, requests, tokens, minutes and dollars a claim takes; send nothing",
     )
     command.set_defaults(command=commands.plan)
+    _scenarios(command)
     add = command.add_argument
-    add("scenarios", nargs="*", metavar="SCENARIO", help="files or names; all shipped if none")
     add("--power", default="95%", metavar="SHARE",
         help="the chance to see such a leak (default 95%%)")  # fmt: skip
     add("--like", type=Path, metavar="RUN_DIR",
         help="the run to take echo, tokens and speed from (default reports/latest)")  # fmt: skip
-    add("--rate", type=float, metavar="N", help="requests a second that the target answers")
+    add("--rate", type=float, metavar="N",
+        help="requests a second that the target answers (default: as in that run)")  # fmt: skip
     add("--price-in", type=float, metavar="USD", help="price of a million tokens of prompts")
     add("--price-out", type=float, metavar="USD", help="price of a million tokens of answers")
     _gate_flags(command)
@@ -145,8 +181,11 @@ def _plan_parser(its_commands: Any) -> None:
 
 
 def _diff_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "diff", help="the same requests alone and in company: do neighbours change answers?"
+    command = _command(
+        its_commands,
+        "diff",
+        "the same requests alone and in company, to see whether neighbours change answers",
+        epilog=_EXIT_CODES,
     )
     command.set_defaults(command=diff)
     _target_flags(command)
@@ -158,33 +197,35 @@ def _diff_parser(its_commands: Any) -> None:
         help="the leak rate that clean must exclude (gate.detect; default 10%% here), which sets "
         "the number of windows: 85 for 10%%, some 3,250 requests")  # fmt: skip
     bounds.flags(command)
-    add("--alpha", metavar="RATE",
-        help="the chance of a false leak on fuzzy evidence (gate.alpha)")  # fmt: skip
+    _alpha_flag(command)
     command.set_defaults(smoke=False)
     _override_flags(command)
 
 
 def _doctor_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "doctor", help="what a target can do, and what that means for each scenario"
+    command = _command(
+        its_commands,
+        "doctor",
+        "what a target can do, and what that means for each scenario",
+        epilog="exit codes: 0 examined to the end, 2 usage, 3 a cap was used up on the way, "
+        "4 nothing usable answers, or it was lost meanwhile, 130 interrupted.",
     )
     add = command.add_argument
     add("url", nargs="?", metavar="URL", help="the same as --target; the embedded engine if none")
     _target_flags(command)
-    add("--json", action="store_true", help="print the record")
+    add("--json", action="store_true", help="print the record in place of the screen")
     add("--timeout-s", type=float, metavar="N", help="patience for one answer (default 60)")
     bounds.flags(command)
     command.set_defaults(command=doctor, api=None)
 
 
 def _words_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "words", help="measure which words a model can be tested with"
-    )
+    command = _command(its_commands, "words", "measure which words a model can be tested with")
     command.set_defaults(command=commands.words)
     _target_flags(command)
     add = command.add_argument
-    add("--out", type=Path, metavar="FILE", required=True, help="where the words that pass go")
+    add("--out", type=Path, metavar="FILE", required=True,
+        help="where the words that pass go, for `leakcheck run --words FILE`")  # fmt: skip
     add("--repeats", type=_positive, default=20, metavar="N", help="tries a word (default 20)")
     add("--neutral", type=_positive, default=100, metavar="N",
         help="answers to neutral requests (default 100)")  # fmt: skip
@@ -197,8 +238,12 @@ def _words_parser(its_commands: Any) -> None:
 
 
 def _selftest_parser(its_commands: Any) -> None:
-    command = its_commands.add_parser(
-        "selftest", help="prove that leakcheck can say leak, and does not say it of what is none"
+    command = _command(
+        its_commands,
+        "selftest",
+        "prove that leakcheck can say leak, and does not say it of what is none",
+        epilog="exit codes: 0 proven, 2 usage, 4 a fault was missed or something harmless was "
+        "accused, 130 interrupted.",
     )
     command.set_defaults(command=commands.selftest)
     add = command.add_argument
@@ -207,7 +252,8 @@ def _selftest_parser(its_commands: Any) -> None:
     add("--fault", action="append", default=[], metavar="NAME", help="only this fault (repeatable)")
     add("--scenario", action="append", default=[], metavar="NAME",
         help="only this scenario, held to catch what is played (repeatable)")  # fmt: skip
-    add("--seeds", type=_positive, metavar="N", help="so many seeds a fault")
+    add("--seeds", type=_positive, metavar="N",
+        help="so many seeds a fault (default 1, or as --full says)")  # fmt: skip
     add("--seed", type=int, default=0, metavar="N", help="the first seed (default 0)")
     add("--windows", type=_positive, metavar="N", help="at most so many windows a trial")
     add("--minutes", type=_positive, default=55, metavar="N",
@@ -242,17 +288,21 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "start and test the embedded engine (the default without --target)",
     },
-    "--fault": {"metavar": "NAME", "help": "switch on a fault of the embedded engine"},
+    "--fault": {
+        "metavar": "NAME",
+        "help": "switch on a fault of the embedded engine; see `leakcheck list faults`",
+    },
     "--engine-flag": {
         "action": "append",
         "default": [],
         "metavar": "FLAG",
-        "help": "a flag for the embedded engine, such as --engine-flag=--blocks=64",
+        "help": "a flag for the embedded engine, such as --engine-flag=--blocks=64 (repeatable; "
+        "see `leakcheck serve --help`)",
     },
     "--api": {
         "choices": ("chat", "completions", "responses"),
         "default": "chat",
-        "help": "which endpoint",
+        "help": "which endpoint (default chat; of `doctor`, the first that answers)",
     },
     "--api-key-env": {
         "metavar": "NAME",
@@ -263,7 +313,7 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
         "action": "append",
         "default": [],
         "metavar": "HEADER=NAME",
-        "help": "a header whose value is in the environment variable NAME",
+        "help": "a header whose value is in the environment variable NAME (repeatable)",
     },
     "--tenant": {
         "action": "append",
@@ -286,11 +336,12 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
     "--backend": {
         "default": "openai",
         "metavar": "NAME",
-        "help": "the protocol to speak; see `leakcheck list backends`",
+        "help": "the protocol to speak (default openai); see `leakcheck list backends`",
     },
     "--tokenizer": {
         "metavar": "PATH",
-        "help": "the target's tokenizer: whole rare tokens, exact prefix lengths",
+        "help": "folder or hub id of the target's tokenizer, for words that are whole tokens and "
+        "prefixes of exact length",
     },
     "--words": {"metavar": "FILE", "type": Path, "help": "words for passphrases, one a line"},
     "--style": {
@@ -311,13 +362,24 @@ _TARGET_FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
+_SHORTCUTS = {
+    "windows": "windows at most",
+    "requests": "requests in a phase of a window",
+    "workers": "processes that send",
+    "lanes": "requests in flight in each process",
+    "max_tokens": "tokens of an answer at most",
+    "timeout_s": "seconds of patience for one answer",
+    "phantoms": "passphrases a window that are drawn and never sent, to compare with",
+}
+
+
 def _override_flags(command: argparse.ArgumentParser) -> None:
     for name in SHORTCUTS:
         command.add_argument(
             f"--{name.replace('_', '-')}",
             type=float if name.endswith("_s") else int,
             metavar="N",
-            help=f"overrides load.{name} of every scenario",
+            help=f"{_SHORTCUTS[name]} (load.{name} of every scenario)",
         )
     command.add_argument(
         "--set",
@@ -325,14 +387,23 @@ def _override_flags(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="overrides any value of the scenario files, such as gate.min_windows=20, or of one of "
-        "them: abort-storm:load.windows=20",
+        "them: abort-storm:load.windows=20 (repeatable)",
     )
 
 
 def _gate_flags(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--detect", metavar="RATE",
-        help="the leak rate that clean must exclude (gate.detect; default 1%%)")  # fmt: skip
-    add("--alpha", metavar="RATE",
-        help="the chance of a false leak on fuzzy evidence (gate.alpha)")  # fmt: skip
+        help="the leak rate, of windows, that clean must exclude (gate.detect; default 1%%, or "
+        "what a budget can exclude)")  # fmt: skip
+    _alpha_flag(command)
     add("--smoke", action="store_true", help="the same as --detect 5%%: a fifth of the windows")
+
+
+def _alpha_flag(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--alpha",
+        metavar="RATE",
+        help="the chance of a false leak on evidence short of a whole passphrase (gate.alpha; "
+        "default 1%%)",
+    )
