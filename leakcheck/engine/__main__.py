@@ -39,19 +39,31 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Every flag; what cannot be parsed is an EngineError."""
     defaults = EngineOptions()
-    its = Parser(prog="leakcheck.engine", description="The embedded target.")
+    its = Parser(
+        prog="leakcheck serve",
+        description="The embedded engine as an OpenAI-compatible server, for this machine only. Its "
+        "line READY {...} on standard output has the base URL and the model.",
+    )
     its.add_argument("--model", default="witness", help="witness, smollm2-135m, a folder, a hub id")
     its.add_argument("--host", default=LOOPBACK[0], choices=LOOPBACK)
     its.add_argument("--port", type=int, default=0, help="0: any free port")
-    its.add_argument("--fault", choices=[fault.name for fault in faults.FAULTS])
+    its.add_argument(
+        "--fault",
+        choices=[fault.name for fault in faults.FAULTS],
+        metavar="NAME",
+        help="break in a known way; `leakcheck list faults` has the names",
+    )
     its.add_argument("--fault-rate", type=float, help="how often, 0 to 1; see --list-faults")
     its.add_argument("--list-faults", action="store_true", help="print the faults as JSON and end")
-    its.add_argument("--seed", type=int, default=0)
-    its.add_argument("--blocks", type=int, default=defaults.num_blocks)
-    its.add_argument("--block-size", type=int, default=defaults.block_size, help="tokens")
-    its.add_argument("--max-running", type=int, default=defaults.max_running, help="sequences")
-    its.add_argument("--step-tokens", type=int, default=defaults.step_tokens)
-    its.add_argument("--no-prefix-cache", action="store_true")
+    its.add_argument("--seed", type=int, default=0, help="of sampling and faults")
+    for flag, number, what in (
+        ("--blocks", defaults.num_blocks, "blocks of the cache"),
+        ("--block-size", defaults.block_size, "tokens of a block"),
+        ("--max-running", defaults.max_running, "sequences in the batch at most"),
+        ("--step-tokens", defaults.step_tokens, "tokens computed in a step at most"),
+    ):
+        its.add_argument(flag, type=int, default=number, help=f"{what} (default {number})")
+    its.add_argument("--no-prefix-cache", action="store_true", help="share no prefixes")
     its.add_argument("--share-partial", action="store_true", help="share the head of a block")
     its.add_argument("--threads", type=int, default=1, help="torch threads")
     its.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key")
