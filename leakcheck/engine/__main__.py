@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     defaults = EngineOptions()
     its = Parser(
         prog="leakcheck serve",
-        description="The embedded engine as an OpenAI-compatible server, for this machine only. Its "
+        description="The embedded engine as an OpenAI-compatible server for this machine only. Its "
         "line READY {...} on standard output has the base URL and the model.",
     )
     its.add_argument("--model", default="witness", help="witness, smollm2-135m, a folder, a hub id")
