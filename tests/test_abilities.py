@@ -206,6 +206,15 @@ def test_limits_are_read_off_the_headers_of_answers():
     }
 
 
+def test_limits_that_are_no_text_are_text_on_one_line_in_the_end():
+    def limited(_body):
+        return 200, said("one two"), {"x-ratelimit-foo": "\xff\x1b[31m 7"}
+
+    limits = able(only_chat(limited)).limits
+    assert limits["x-ratelimit-foo"].encode().isascii()
+    assert limits["x-ratelimit-foo"].isprintable()
+
+
 def test_what_a_backend_has_no_words_for_is_not_asked_and_not_called_missing():
     sent = []
 

@@ -1,5 +1,7 @@
 """A target that asks to be left alone is left alone: by every lane, without any flag."""
 
+import asyncio
+import email.utils
 import itertools
 import threading
 import time
@@ -16,6 +18,7 @@ from leakcheck.report import diagnosis
 from leakcheck.run.session import Setup
 from leakcheck.runner.breaker import REFUSALS
 from leakcheck.runner.hold import Patience
+from leakcheck.survey.asking import Asker
 
 GRACE_S = 0.25
 """For what was in flight, or on its way to the other workers, when the refusal came."""
@@ -81,6 +84,35 @@ def test_a_pause_beyond_all_patience_ends_the_run(tmp_path):
     assert kind == "told-to-wait"
     assert "left alone for 3600 s, and the run waits at most 120 s (--max-wait-s)" in detail
     assert len(busy.came_s) == len(shards.observations) <= 5 + 4
+
+
+def test_a_pause_beyond_all_measure_ends_the_run_as_any_other(tmp_path):
+    busy = Busy(429, "1e300", of=range(1, 999))
+    with answering(busy) as (url, _):
+        target = Target(base_url=url, model="m")
+        played, _ = play(tmp_path, target, *windows(2), workers=2, lanes=2)
+    assert played.ended[0] == "told-to-wait"
+    assert played.workers_died == ()
+
+
+def test_a_page_that_names_the_moment_to_come_again_is_left_alone_until_then():
+    came_s = []
+
+    def answer(_method, _path, _body):
+        came_s.append(time.time())
+        until = email.utils.formatdate(int(came_s[0]) + 3, usegmt=True)
+        return 429, refused("slow down"), {"retry-after": until}
+
+    async def ask(url):
+        asker = Asker(Target(base_url=url, model="m"), Turns())
+        try:
+            return await asker.page("GET", asker.http.url("models"))
+        finally:
+            await asker.close()
+
+    with answering(answer) as (url, _):
+        asyncio.run(ask(url))
+    assert came_s[1] >= int(came_s[0]) + 3 - 0.05
 
 
 def test_pauses_that_help_nothing_end_the_run_and_those_that_help_do_not():

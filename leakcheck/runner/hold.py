@@ -40,7 +40,8 @@ class Hold:
 
     def refused(self, sent_ns: int, wait_s: float) -> None:
         """The target refused a request that was sent then, and asks to be left alone so long."""
-        self.until(time.monotonic_ns() + round(wait_s * 1e9))
+        waited_s = min(wait_s, Pace().max_wait_s)  # a longer one ends the run: see `Patience`
+        self.until(time.monotonic_ns() + round(waited_s * 1e9))
         if self._tell is not None:
             self._tell("refused", sent_ns=sent_ns, wait_s=wait_s, answered=self._answered)
         self._answered = False

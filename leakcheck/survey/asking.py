@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from yarl import URL
 
 from leakcheck import backends
-from leakcheck.backends import Backend, Broken, Refused, Turns
+from leakcheck.backends import Backend, Broken, Refused, Turns, _headers
 from leakcheck.backends._http import Connection, Page
 from leakcheck.records import Api, Chunk, Request, Target, TokenLogprob, Usage
-from leakcheck.redact import redact, redact_chunks, secrets
+from leakcheck.redact import one_line, redact, redact_chunks, secrets
 
 MOST = 64
 """Requests in all, repeated ones included."""
@@ -25,6 +24,8 @@ _PAGE_S = 10.0
 _HANGING = 3
 """So many pages that do not answer in time, and no more are asked for."""
 _ATTEMPTS = 3
+_UNCLEAR_S = 1.0
+"""Waited where a Retry-After is neither a number nor a date."""
 _BUSY = frozenset({429, 503})
 _LIMIT_HEADERS = ("ratelimit", "rate-limit", "retry-after", "quota")
 
@@ -115,7 +116,7 @@ class Asker:
             except (Refused, Broken):
                 return None
             self._note(page.headers)
-            wait_s = _seconds(page.headers.get("retry-after"))
+            wait_s = _wait_s(page.headers.get("retry-after"))
             if page.status not in _BUSY or wait_s is None:
                 return replace(page, text=redact(page.text, self._keys))
             self._turns.refused(wait_s)
@@ -162,12 +163,10 @@ class Asker:
     def _note(self, headers: Mapping[str, str]) -> None:
         for name, value in headers.items():
             if any(part in name for part in _LIMIT_HEADERS):
-                self.limits[name] = redact(value, self._keys)
+                self.limits[name] = redact(one_line(value), self._keys)
 
 
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    with suppress(ValueError):
-        return max(0.0, float(text))
-    return 1.0
+def _wait_s(header: str | None) -> float | None:
+    """How long a busy target is left alone; None where it does not say that it wants to be."""
+    wait_s = _headers.retry_after_s(header)
+    return _UNCLEAR_S if wait_s is None and header is not None else wait_s
