@@ -142,8 +142,10 @@ def redact_chunks(chunks: Sequence[Chunk], keys: Sequence[str]) -> tuple[Chunk, 
     if not keys:
         return tuple(chunks)
     plain = [_redact_extras(chunk, keys) for chunk in chunks]
-    for name in {chunk.field for chunk in plain}:
-        places = [place for place, chunk in enumerate(plain) if chunk.field == name]
+    fields: dict[str, list[int]] = {}  # a hostile reply may have as many as it has chunks
+    for place, chunk in enumerate(plain):
+        fields.setdefault(chunk.field, []).append(place)
+    for places in fields.values():
         whole = "".join(plain[place].text for place in places)
         masked = redact(whole, keys)
         if masked == whole:
