@@ -108,17 +108,19 @@ class _Deal:
         )
 
 
-def plan(window: Window, *, max_filler_words: int = 20, streamed: float = 0.5) -> Iterator[Request]:
-    """Plan one pair of conversations of each kind, in random order.
+def plan(
+    window: Window, *, kinds: int = 5, max_filler_words: int = 20, streamed: float = 0.5
+) -> Iterator[Request]:
+    """Plan one pair of conversations of each kind, in random order; of fewer `kinds` those drawn.
 
     Every turn has up to `max_filler_words` words of filler; `streamed` answers arrive in chunks.
     `load.requests` does not matter here.
     """
     deal = _Deal(window=window, most_words=max_filler_words, streamed=streamed)
-    kinds = [_in_turn, _nested, _at_once, _same, _joined]
-    window.rng.shuffle(kinds)
+    every = [_in_turn, _nested, _at_once, _same, _joined]
+    window.rng.shuffle(every)
     phase = 0
-    for kind in kinds:
+    for kind in every[:kinds]:
         for together in kind(deal):
             yield from (replace(request, phase=phase) for request in together)
             phase += 1

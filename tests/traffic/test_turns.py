@@ -142,3 +142,11 @@ def test_what_is_asked_last_is_the_question_and_where_it_stood_first_the_place()
     later = [r for r in made.requests if len(r.messages) > 1]
     assert {echoes.question(r) for r in later} == {wording.ELICITING}
     assert {echoes.place(r).partition(",")[0] for r in later} == {"middle of the prompt"}
+
+
+def test_of_fewer_kinds_each_window_has_those_that_it_draws():
+    cells = defaultdict(set)
+    for request in planned("multi-turn", 12, kinds=2).values():
+        cells[request.window].add(request.cell)
+    assert {len(seen) for seen in cells.values()} == {2}
+    assert set().union(*cells.values()) == {"in turn", "nested", "at once", "same", "joined"}
