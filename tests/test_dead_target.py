@@ -1,5 +1,7 @@
 """A target that dies in mid-run ends the run soon, and is named with what it was asked last."""
 
+import os
+import signal
 import threading
 
 import pytest
@@ -10,9 +12,9 @@ from playing import play, run_folder, windows
 
 from leakcheck import runfolder
 from leakcheck.backends import CUT
-from leakcheck.records import Observation, Target
+from leakcheck.records import Caps, Observation, Target
 from leakcheck.run import lost, session
-from leakcheck.runner import Runner, pulse
+from leakcheck.runner import Governor, Runner, pulse
 from leakcheck.runner.pulse import LEAST, Streak
 
 
@@ -87,17 +89,31 @@ class Dying:
         return 200, said(body["messages"][-1]["content"])
 
 
-def sent(root, url, requests, *, monkeypatch):
-    """Sent as a scenario of a run is: what ended it, and the run folder."""
+def sent(root, url, requests, *, monkeypatch, governor=None, kill_in=None):
+    """Sent as a scenario of a run is: what ended it, and the run folder. Worker 0 is killed after
+    the window `kill_in`.
+    """
+
+    def told(window):
+        if window == kill_in:
+            os.kill(runner.pids[0], signal.SIGKILL)
+        return False
+
     monkeypatch.setattr(lost, "PAUSE_S", 0.1)
     folder = run_folder(root, *requests)
     target = Target(base_url=url, model="m")
     opened = session.Opened(target=target, engine=None)
     origin = session.provenance(session.Setup(target=target), opened, ())
     runfolder.write_provenance(folder, origin)
-    with Runner(target, folder, 2, 2) as runner:
-        live = session.Session(folder=folder, opened=opened, runner=runner, watch=lambda *_: None)
-        ended = live.send("tiny", requests, until_dead=True)
+    with Runner(target, folder, 2, 2, governor) as runner:
+        live = session.Session(
+            folder=folder,
+            opened=opened,
+            runner=runner,
+            watch=lambda *_: None,
+            governor=governor,
+        )
+        ended = live.send("tiny", requests, told, until_dead=True)
     return ended, folder
 
 
@@ -128,6 +144,25 @@ def test_a_target_that_answers_when_it_is_asked_once_more_is_played_to_the_end(
     names = {each.request_id for each in runfolder.read_shards(folder).observations}
     assert names >= {each.id for each in requests}
     assert len(names) == len(requests) + 1
+
+
+def test_what_a_killed_worker_leaves_unsent_is_not_played_after_a_knock(tmp_path, monkeypatch):
+    dying, requests = Dying(12, for_many=LEAST), windows(40)
+    governor = Governor(Caps(requests=1_000), None)
+    with answering(dying) as (url, _):
+        ended, folder = sent(
+            tmp_path, url, requests, monkeypatch=monkeypatch, governor=governor, kill_in=2
+        )
+    assert ended is None
+    knocks = [e for e in runfolder.read_shards(folder).observations if "-knock-" in e.request_id]
+    assert [each.worker for each in knocks] == [1]
+
+
+def test_a_target_that_dies_after_a_worker_is_lost_as_well(tmp_path, monkeypatch):
+    with answering(Dying(12)) as (url, _):
+        ended, folder = sent(tmp_path, url, windows(40), monkeypatch=monkeypatch, kill_in=2)
+    assert ended.kind == "target-lost"
+    assert [e.kind for e in runfolder.read_events(folder)] == ["worker-died", "target-lost"]
 
 
 def test_windows_that_are_sent_one_by_one_count_together(tmp_path):

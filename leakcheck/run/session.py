@@ -203,7 +203,8 @@ class Session:
                 return self._ended(name, played, before, total) or self._spent(purse)
             if (ended := self._gone()) is not None:
                 return ended
-            todo = runfolder.remaining(todo, runfolder.read_shards(self.folder))
+            left = runfolder.remaining(todo, runfolder.read_shards(self.folder))
+            todo = tuple(each for each in left if each.worker not in played.workers_died)
         return self._spent(purse)
 
     def _watched(self, name: str, before: int, total: int, done: int) -> None:
@@ -226,7 +227,9 @@ class Session:
         does.
         """
         time.sleep(lost.PAUSE_S)
-        knock = lost.knock(self.folder)
+        died = self.runner.workers_died
+        living = next(each for each in range(len(self.runner.pids)) if each not in died)
+        knock = replace(lost.knock(self.folder), worker=living)
         runfolder.append_requests(self.folder, [knock])
         ended = self.send("probe", [knock])
         detail = lost.epitaph(self.folder, knock)
