@@ -2,9 +2,11 @@
 
 import pytest
 from answering import MODELS, answering, refused, said
+from playing import request
 
 from leakcheck import cli
 from leakcheck.budget import spending
+from leakcheck.records import Chunk, Observation, Usage, Use
 
 TINY = """
 schema = 1
@@ -45,3 +47,24 @@ def test_what_is_used_is_what_the_target_got_meeting_included(unknown, tmp_path,
         cli.main(["run", str(scenario), *aim, "--max-requests", "400", "--out", str(runs)])
     assert spending.used(runs / "latest").requests == len(got)
     assert f"used: {len(got)} requests" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome", "counted"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 4}, "ok", (9, 4, 0)),
+        ({"prompt_tokens": 9}, "ok", (9, 10, 1)),
+        ({"prompt_tokens": 9, "negative": True}, "unknown", (9, 10, 1)),
+        ({"completion_tokens": 4}, "ok", (3, 4, 1)),
+        ({}, "ok", (3, 10, 1)),
+        ({}, "failed", (0, 0, 0)),
+    ],
+)
+def test_what_a_target_does_not_count_is_counted_from_characters(told, outcome, counted):
+    seen = Observation(
+        request_id="r", worker=0, lane=0, outcome=outcome, start_ns=0, end_ns=1,
+        chunks=(Chunk(text="a" * 30),), usage=Usage(**told) if told else None,
+    )  # fmt: skip
+    prompt, answer, estimated = counted
+    expected = Use(requests=1, prompt_tokens=prompt, answer_tokens=answer, estimated=estimated)
+    assert spending.use(request("r"), seen) == expected

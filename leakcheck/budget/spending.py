@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from leakcheck import runfolder
-from leakcheck.records import Caps, Observation, Request, Use
+from leakcheck.records import Caps, Observation, Request, Usage, Use
 
 __all__ = [
     "MEETING",
@@ -58,20 +58,18 @@ def worst(request: Request) -> Use:
 
 def use(request: Request, seen: Observation) -> Use:
     """What one attempt has used."""
-    told = seen.usage
-    if told is not None and told.prompt_tokens is not None:
-        return Use(
-            requests=1,
-            prompt_tokens=told.prompt_tokens,
-            answer_tokens=told.completion_tokens or 0,
-        )
-    if seen.outcome == "failed":  # certainly not generated
+    told = seen.usage or Usage()
+    asked, answered = told.prompt_tokens, told.completion_tokens
+    if asked is None and seen.outcome == "failed":  # certainly not generated
         return Use(requests=1)
-    asked = -(-sum(len(each.content) for each in request.messages) // CHARS_PER_TOKEN)
-    answered = -(-sum(len(chunk.text) for chunk in seen.chunks) // CHARS_PER_TOKEN)
-    if seen.outcome != "ok":
-        answered = max(answered, _longest(request))
-    return Use(requests=1, prompt_tokens=asked, answer_tokens=answered, estimated=1)
+    estimated = int(asked is None or answered is None)
+    if asked is None:
+        asked = -(-sum(len(each.content) for each in request.messages) // CHARS_PER_TOKEN)
+    if answered is None:
+        answered = -(-sum(len(chunk.text) for chunk in seen.chunks) // CHARS_PER_TOKEN)
+        if seen.outcome != "ok":
+            answered = max(answered, _longest(request))
+    return Use(requests=1, prompt_tokens=asked, answer_tokens=answered, estimated=estimated)
 
 
 def cost_usd(caps: Caps, of: Use) -> float:
