@@ -83,6 +83,14 @@ def test_a_cache_that_never_hits_has_no_block_size(plan):
     assert (found.block_tokens, found.reports_cached_tokens) == (None, True)
 
 
+def test_usage_that_is_a_mistake_makes_no_prompt_that_fills_the_memory(plan):
+    huge = Usage(prompt_tokens=2**50 + 1, completion_tokens=1, cached_tokens=2**50)
+    found = survey.facts(plan, [replace(each, usage=huge) for each in answers(plan)])
+    assert (found.block_tokens, found.reports_cached_tokens) == (None, True)
+    assert any(f"no cache has blocks of {2**50} tokens" in note for note in found.notes)
+    assert facts(plan, per_word=0.01).tokens_per_word == 1.0
+
+
 def test_tokens_per_word_and_the_template_are_estimated(plan):
     found = facts(plan, per_word=1.5)
     assert found.tokens_per_word == pytest.approx(1.5, abs=0.02)

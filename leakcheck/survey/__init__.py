@@ -47,6 +47,10 @@ _TINY = " ".join(wording.WORDS[:_TINY_WORDS])
 
 _AFTER_USER_TOKENS = 5  # end of message and start of answer in the common chat templates
 _SMALLEST_BLOCK = 8  # below it the target caches single tokens, and there is no block to overlap
+_LARGEST_BLOCK = 2048
+"""Beyond it a figure is a mistake: prompts of the survey do not fill such a block twice."""
+_LEAST_PER_WORD = 0.25
+"""Tokens of a word of filler: no tokenizer has four of them in one."""
 _NEARLY_ONE = 0.05
 _ASSUMED = 2.0
 """Tokens of a listed word of a passphrase, where nothing says how many: 1.9 by usual tokenizers."""
@@ -312,6 +316,9 @@ def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int 
     if block < _SMALLEST_BLOCK:
         notes.append(f"the target caches in steps of {block} tokens: usual block sizes are tried")
         return None, True
+    if block > _LARGEST_BLOCK:
+        notes.append(f"no cache has blocks of {block} tokens: usual block sizes are tried")
+        return None, True
     return block, True
 
 
@@ -343,7 +350,7 @@ def _estimated(seen: Sequence[tuple[Request, Usage | None]], notes: list[str]) -
     if long and max(long)[0] > min(long)[0]:
         (w0, t0), (w1, t1) = min(long), max(long)
         per_word = (t1 - t0) / (w1 - w0)
-    if per_word <= 0 or abs(per_word - 1) < _NEARLY_ONE:
+    if per_word < _LEAST_PER_WORD or abs(per_word - 1) < _NEARLY_ONE:
         per_word = 1.0
     overhead = round(tiny[1] - per_word * tiny[0])
     return Tokens(
