@@ -226,7 +226,8 @@ def test_what_a_backend_has_no_words_for_is_not_asked_and_not_called_missing():
         return 200, {"type": "message", "id": "x", "content": text, "stop_reason": "end_turn"}
 
     found = able(messages, backend="anthropic", hottest=1.0)
-    assert set(found.unsaid) == {"seed", "top_logprobs", "n", "response_format", "cache_salt"}
+    bare = {"seed", "top_logprobs", "logit_bias", "allowed_token_ids", "n", "response_format"}
+    assert set(found.unsaid) == {*bare, "cache_salt"}
     assert (found.seed, found.n, found.response_format) == (None, None, None)
     assert (found.tools, found.temperature) == ("accepted", False)
     assert max(body.get("temperature", 0) for body in sent) == 1.0

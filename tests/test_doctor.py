@@ -134,6 +134,18 @@ def test_what_is_missing_makes_a_scenario_inconclusive_beforehand(name, fields, 
     assert any(sentence in reason for reason in found.reasons), found.reasons
 
 
+def test_biases_are_tested_by_what_the_target_takes_of_them_whatever_else_it_follows():
+    neither = replace(ABLE, refuses=("logit_bias",), unsaid=("allowed_token_ids",))
+    found = outlook("row-turnover", able=neither)
+    assert found.can is False
+    assert found.reasons == (
+        "it takes and follows none of logit_bias, allowed_token_ids: nothing to test",
+    )
+    one = outlook("row-turnover", able=replace(ABLE, seed=False, refuses=("allowed_token_ids",)))
+    assert one.can is True
+    assert any("allowed_token_ids" in each and "seed" not in each for each in one.remarks)
+
+
 def test_what_was_not_measured_leaves_a_scenario_open():
     assert outlook("rare-token-passphrase", echo=None).can is None
     assert outlook("rare-token-passphrase", echo=(9, 20)).can is None

@@ -30,7 +30,11 @@ _PLANNED = 4
 """Windows of a scenario that are planned to see how long its prompts are."""
 _MUTE = 10
 """Owners that were answered, and none with its own passphrase: the target does not repeat them."""
-_PARAMETERS = ("seed", "stop", "logit_bias")
+_PARAMETERS = {
+    "everything": ("seed", "stop", "logit_bias"),
+    "biases": ("logit_bias", "allowed_token_ids"),
+}
+"""What can be tested by what the check `contract` is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +104,9 @@ def _reasons(of: Scenario, known: Known) -> Iterator[str]:
             if measure is not None and measure.enough is False:
                 yield "it seems to serve one request at a time, so that nothing runs in company"
                 break
-    if _checks(of, "contract") and not _followed(known):
-        yield "it follows neither seeds nor stop strings and refuses logit_bias: nothing to test"
+    parameters = _parameters(of, known)
+    if parameters and not any(parameters.values()):
+        yield f"it takes and follows none of {', '.join(parameters)}: nothing to test"
     yield from _too_long(of, known)
 
 
@@ -134,10 +139,10 @@ def _remarks(of: Scenario, known: Known) -> Iterator[str]:
         yield "not measured: whether answers come in pieces, so that clients hang up within them"
     elif shape == "abort_storm" and (abilities.pieces or 0) < PIECES:
         yield "answers do not come in pieces: clients hang up by the clock only"
-    if _checks(of, "contract"):
-        missing = [name for name, follows in _parameters(known) if not follows]
-        if missing and len(missing) < len(_PARAMETERS):
-            yield f"not tested, as it does not follow them even alone: {', '.join(missing)}"
+    parameters = _parameters(of, known)
+    missing = [name for name, follows in parameters.items() if not follows]
+    if 0 < len(missing) < len(parameters):
+        yield f"not tested, as it does not take or follow them even alone: {', '.join(missing)}"
     if _checks(of, "divergence"):
         if not known.facts.reports_logprobs:
             yield "no log-probabilities: texts are compared, which shows less"
@@ -156,18 +161,18 @@ def _of_twins(abilities: Abilities) -> Iterator[str]:
         yield "it refuses conversation ids: that part is traffic like any other"
 
 
-def _followed(known: Known) -> bool:
-    return any(follows for _, follows in _parameters(known))
-
-
-def _parameters(known: Known) -> list[tuple[str, bool]]:
-    """What of sampling parameters can be tested; what is not known counts as so."""
+def _parameters(of: Scenario, known: Known) -> dict[str, bool]:
+    """What the check `contract` of this scenario would test, and whether it can; what is not known
+    counts as so. Empty without that check.
+    """
+    check = next((each for each in of.checks if each.name == "contract"), None)
+    if check is None:
+        return {}
     abilities = known.abilities
-    return [
-        ("seed", abilities.seed is not False and "seed" not in abilities.refuses),
-        ("stop", abilities.stop is not False and "stop" not in abilities.refuses),
-        ("logit_bias", "logit_bias" not in abilities.refuses),
-    ]
+    ignored = [name for name in ("seed", "stop") if getattr(abilities, name) is False]
+    lost = {*abilities.refuses, *abilities.unsaid, *ignored}
+    about = check.options.get("about", "everything")
+    return {name: name not in lost for name in _PARAMETERS.get(about, ())}
 
 
 def _too_long(of: Scenario, known: Known) -> Iterator[str]:

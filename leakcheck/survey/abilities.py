@@ -31,8 +31,18 @@ APIS: dict[Api, str] = {
 """OpenAI's, and their paths below a base URL."""
 ALTERNATIVES = 5
 _TOKENS, _SHORT_TOKENS, _LONG_TOKENS = 16, 8, 48
-_ASKED = ("seed", "stop", "top_logprobs", "n", "tools", "response_format", "cache_salt")
-"""Fields of requests that are asked about, of those that a backend may have no words for."""
+_ASKED = (
+    "seed",
+    "stop",
+    "top_logprobs",
+    "logit_bias",
+    "allowed_token_ids",
+    "n",
+    "tools",
+    "response_format",
+    "cache_salt",
+)
+"""Fields of requests that matter here, of those that a backend may have no words for."""
 _LOST = 3
 """Requests in a row without any reply."""
 _SALTED_WORDS = 330
