@@ -1,5 +1,6 @@
 """Several lifetimes of the target in one run."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -10,21 +11,24 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from answering import answering, said
 from hypothesis import given
 from hypothesis import strategies as st
+from playing import run_folder, windows
 from shorthand import FINISHED, STEP_NS, history
 
 from leakcheck import cli, runfolder, scenario
 from leakcheck import history as histories
 from leakcheck.analyzer import judge
 from leakcheck.analyzer.lifetimes import COLUMNS, TITLE
-from leakcheck.errors import TargetError, UsageError
-from leakcheck.records import Plan, RunEvent, Target, TargetFacts
-from leakcheck.run import gauges, lifetimes, signs
+from leakcheck.budget import spending
+from leakcheck.errors import HarnessError, TargetError, UsageError
+from leakcheck.records import Caps, Load, Plan, RunEvent, Target, TargetFacts
+from leakcheck.run import gauges, lifetimes, session, signs
 
 # --- how large a block is ------------------------------------------------------------------------
 
@@ -308,6 +312,45 @@ def test_a_target_that_comes_back_later_is_waited_for():
     servers[0].shutdown()
     later.join()
     servers[0].server_close()
+
+
+@contextlib.contextmanager
+def live(root, url, caps, **fields):
+    """A run against a target there, which `restart` can be asked for, and how."""
+    target = Target(base_url=url, model="m", **fields)
+    opened = session.Opened(target=target, engine=None)
+    setup = session.Setup(target=target, caps=caps)
+    folder = run_folder(root, *windows(1))
+    load = Load(windows=1, workers=1, lanes=1)
+    with session.started(folder, opened, [load], lambda *_: None, caps=caps) as its:
+        yield its, session.provenance(setup, opened, ())
+
+
+@pytest.mark.parametrize("most", [0, 2, 9])
+def test_whether_a_target_is_back_is_asked_within_the_budget(most, tmp_path, monkeypatch):
+    monkeypatch.setattr(lifetimes, "SHOW_S", 0.0)
+    asked = []
+
+    def answer(method, _path, _body):
+        asked.append(method)
+        return 200, said("hello") | {"data": [{"id": "m"}]}
+
+    with answering(answer) as (url, _), live(tmp_path, url, Caps(requests=most)) as (its, origin):
+        lifetimes.restart(its, replace(origin, restart="true"), "now")
+        assert its.governor.purse.used.requests <= most
+        assert spending.used(its.folder).requests == its.governor.purse.used.requests
+    assert asked.count("POST") <= most
+
+
+def test_what_a_restart_says_gives_no_key_of_the_target_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_PASS", "planted-7Qm2xV9bLr4TzW")  # no name of a secret
+    code = "import os, sys; sys.exit(os.environ['MY_PASS'])"
+    with (
+        answering(lambda *_: (200, {})) as (url, _),
+        live(tmp_path, url, Caps(), api_key_env="MY_PASS") as (its, origin),
+        pytest.raises(HarnessError, match=r"exit code 1: \*+$"),
+    ):
+        lifetimes.restart(its, replace(origin, restart=python(code)), "now")
 
 
 # --- the report ----------------------------------------------------------------------------------

@@ -110,6 +110,12 @@ class Purse:
         return _exceeded(self.caps, total + Use(requests=besides))
 
     @property
+    def room(self) -> int | None:
+        """Requests that are left while none is in flight; None: any number."""
+        most = self.caps.requests
+        return None if most is None else max(0, most - self.used.requests)
+
+    @property
     def waits(self) -> bool:
         """Whether attempts are in flight that may turn out to use less."""
         return bool(self._reserved)

@@ -35,7 +35,7 @@ from leakcheck.records import (
     Target,
     TargetFacts,
 )
-from leakcheck.redact import inherited, one_line, redact
+from leakcheck.redact import inherited, one_line, redact, secrets
 from leakcheck.run import gauges, session, signs
 from leakcheck.run.session import Session
 
@@ -182,15 +182,17 @@ def restart(live: Session, origin: Provenance, detail: str, *, untouched: bool =
             ready["flags"] = flags
             target = replace(target, base_url=ready["base_url"])
         elif origin.restart is not None:
+            ask = listening if untouched else partial(_met_again, live, _turns(live))
             with signs.watched(target, opened.page) as seen:
                 order(origin.restart)
                 seen.wait(SHOW_S)
-                wait_until_back(target, ask=listening if untouched else partial(_met_again, live))
+                wait_until_back(target, ask=ask)
                 why = seen.seen()
             kind = "restart-unseen" if why is None else kind
             detail = f"{detail}: {why or UNSEEN}"
     except LeakcheckError as error:
-        raise HarnessError(f"the target could not be restarted: {error}") from None
+        why = redact(str(error), secrets(target))
+        raise HarnessError(f"the target could not be restarted: {why}") from None
     live.runner.move(target, live.folder)  # the connections are dead, and the address may be new
     if live.sampler is not None and opened.engine is not None:
         page = gauges.source(target)
@@ -264,20 +266,33 @@ async def _listening(target: Target) -> None:
         raise TargetError(f"{target.base_url} answers with status {page.status}")
 
 
-def _met_again(live: Session, target: Target) -> None:
-    """Ask a target that may be back as before a run; the budget and the pace know of it. Raises as
-    `survey.meet`.
+def _met_again(live: Session, turns: Turns, target: Target) -> None:
+    """Ask a target that may be back as before a run, or only whether it listens where no request
+    is left; the budget and the pace know of it. Raises as `survey.meet`.
     """
-    governor = live.governor
-    pace = None if governor is None else governor.pace
-    turns = Turns(pause_s=session.distance_s(pace))
+    governor, before = live.governor, len(turns.sent_s)
+    if governor is not None and governor.purse.room == 0:
+        listening(target)
+        return
     try:
         survey.meet(target, turns)
     finally:
-        if governor is not None and turns.sent_s:
-            sent = len(turns.sent_s)
-            governor.remember(turns.sent_s, spending.met(sent))
-            session.note(live.folder, spending.MET, f"{sent} requests after a restart")
+        sent_s = turns.sent_s[before:]
+        if governor is not None and sent_s:
+            governor.remember(sent_s, spending.met(len(sent_s)))
+            session.note(live.folder, spending.MET, f"{len(sent_s)} requests after a restart")
+
+
+def _turns(live: Session) -> Turns:
+    """Those of one restart, within the budget and the pace."""
+    if live.governor is None:
+        return Turns()
+    pace = live.governor.pace
+    return Turns(
+        live.governor.purse.room,
+        pause_s=session.distance_s(pace),
+        max_wait_s=None if pace is None else pace.max_wait_s,
+    )
 
 
 def wait_until_back(
