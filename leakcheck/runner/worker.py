@@ -179,8 +179,8 @@ class _Place:
         ]
 
     async def close(self) -> None:
-        for lane in self.lanes:
-            await lane.close()
+        # together: one that takes its time to close must not use up that of the others
+        await asyncio.gather(*(lane.close() for lane in self.lanes))
         self.shard.close()
 
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from playing import alive, eventually, observe, request, text
+from playing import alive, eventually, observe, play, request, text
 
 from leakcheck.backends import Turns, command
 from leakcheck.errors import TargetError, UsageError
@@ -89,6 +89,20 @@ def test_what_the_command_has_started_ends_with_it(tmp_path):
 
     asyncio.run(run())
     eventually(lambda: not alive(int(told.read_text())))
+
+
+def test_no_program_that_stays_outlasts_its_worker(tmp_path):
+    stays = script(
+        "import json, os, sys, time\n"
+        "for line in sys.stdin:\n"
+        "    print(json.dumps({'text': str(os.getpid())}), flush=True)\n"
+        "time.sleep(60)"
+    )
+    sent = [request(f"r{lane}", lane=lane) for lane in range(8)]
+    _, shards = play(tmp_path, stays, *sent, lanes=8)
+    pids = [int(text(each)) for each in shards.observations]
+    assert len(pids) == 8
+    assert [pid for pid in pids if alive(pid)] == []
 
 
 async def _drain(backend, sent):
