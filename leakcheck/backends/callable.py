@@ -30,7 +30,7 @@ from leakcheck.backends._plain import FIELDS, Answer, document
 from leakcheck.backends._probe import Dialect
 from leakcheck.errors import UsageError
 from leakcheck.records import Chunk, Request, Target
-from leakcheck.redact import one_line, redact, secrets
+from leakcheck.redact import inherited, one_line, redact, secrets
 
 _T = TypeVar("_T")
 _RIGHT = "module:function"
@@ -52,6 +52,9 @@ def find(text: str) -> Callable[[dict[str, Any]], Any]:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"the module of {text!r} cannot be imported: {error}") from None
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
+        why = redact(one_line(f"{type(error).__name__}: {error}"), inherited())
+        raise UsageError(f"the module of {text!r} cannot be imported: {why}") from None
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -207,6 +207,17 @@ def test_what_is_no_function_is_named_in_one_sentence(name, sentence):
         calling.find(name)
 
 
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [("def f(:", "cannot be imported: SyntaxError: "), ("1 / 0", "ZeroDivisionError: division")],
+)
+def test_a_module_that_is_broken_is_named_in_one_sentence(code, sentence, tmp_path, monkeypatch):
+    (tmp_path / "broken_of_mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=sentence):
+        calling.find("broken_of_mine:f")
+
+
 def test_a_function_object_has_a_name_that_workers_can_import():
     import json  # noqa: PLC0415 - a function of a module that everybody can import
 
