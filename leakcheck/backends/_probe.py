@@ -353,9 +353,10 @@ def no_entry(visit: Visit, status: int, words: str) -> UsageError:
 
 
 def _wrong_model(target: Target, ids: tuple[str, ...]) -> UsageError:
-    near = difflib.get_close_matches(target.model, ids, n=1, cutoff=0.0)[0]
+    offered = [one_line(name) for name in ids]
+    near = difflib.get_close_matches(target.model, offered, n=1, cutoff=0.0)[0]
     more = f" and {len(ids) - _SHOWN} more" * (len(ids) > _SHOWN)
     return UsageError(
         f"the target offers no model {target.model!r}; did you mean {near!r}? "
-        f"Offered: {', '.join(ids[:_SHOWN])}{more}"
+        f"Offered: {', '.join(offered[:_SHOWN])}{more}"
     )

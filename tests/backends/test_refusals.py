@@ -10,7 +10,7 @@ from leakcheck import survey
 from leakcheck.backends import Turns, openai
 from leakcheck.backends._probe import first_named
 from leakcheck.budget import spending
-from leakcheck.errors import TargetError
+from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Target, Tenant
 
 KNOWN = {"model", "messages", "max_tokens", "temperature", "stream", "stream_options"}
@@ -187,3 +187,17 @@ def test_the_pace_is_kept_from_the_first_request_on():
 )
 def test_the_field_that_a_refusal_names_first_is_meant(message, name):
     assert first_named(message, ["logprobs", "top_logprobs", "max_tokens"]) == name
+
+
+def test_names_of_models_are_short_and_on_one_line_in_a_sentence():
+    names = ["a\nb\x1b[31m", "c" * 5_000]
+
+    def answer(_method, path, _body):
+        if path == "/v1/models":
+            return 200, {"data": [{"id": name} for name in names]}
+        return 400, refused("no such model")
+
+    with answering(answer) as (url, _), pytest.raises(UsageError, match="offers no model") as wrong:
+        openai.meet(Target(base_url=url, model="m"), Turns())
+    assert str(wrong.value).isprintable()
+    assert len(str(wrong.value)) < 1_000
