@@ -28,6 +28,9 @@ class Events:
     def feed(self, piece: bytes) -> list[bytes]:
         """Take the next bytes and return the data of each event they complete."""
         rest = self._rest + piece
+        if self._begun and _LINE_END.search(piece) is None and not self._rest.endswith(b"\r"):
+            self._rest = rest  # looked through once: a line without an end may be long
+            return []
         if not self._begun:
             if len(rest) < len(_BOM) and _BOM.startswith(rest):
                 self._rest = rest

@@ -4,6 +4,7 @@ import json
 import re
 import ssl
 import subprocess
+import time
 
 import pytest
 from hypothesis import example, given
@@ -70,6 +71,14 @@ def test_events_are_the_same_wherever_the_stream_is_cut(*, events, end, space, b
        cuts=st.lists(st.integers(0, 60), max_size=20))  # fmt: skip
 def test_any_bytes_are_read_the_same_in_one_piece_or_many(raw, cuts):
     assert parsed(*pieces_of(raw, cuts)) == parsed(raw)
+
+
+def test_a_line_without_an_end_is_looked_through_once():
+    events, piece = Events(), b"a" * 512
+    begun = time.process_time()
+    for _ in range(4_000):
+        assert events.feed(piece) == []
+    assert time.process_time() - begun < 6.0  # 20 s where each piece has all before it looked at
 
 
 # --- answers -------------------------------------------------------------------------------------
