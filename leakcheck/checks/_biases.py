@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from leakcheck.checks._parameters import Answer, Cells, Sign, Told, where
 from leakcheck.records import Request
@@ -19,6 +20,11 @@ RUN = 3
 _OWN_RUN = 4
 """So often a biased request has to repeat its token, and nothing else, to have obeyed."""
 _LETTERS = 2
+_STAYS = 1
+"""So many windows later a bias that stayed behind is still taken for the reason."""
+_BY_ITSELF = re.compile(rf"(?<!\w)(\w{{2,40}}?)(?:\s*\1){{{RUN - 1},}}")
+_LOOKED_AT = 4_096
+"""Characters of an answer: circles begin soon, and a hostile answer is long."""
 _PERIOD = re.compile(rf"(.{{1,40}}?)\1{{{_OWN_RUN - 1},}}", re.DOTALL)
 
 
@@ -52,14 +58,21 @@ def run(unit: str, text: str) -> tuple[int, int] | None:
 def foreign_biases(windows: Sequence[Told], cells: Cells) -> Iterator[Sign]:
     """Answers that say over and over what the bias of another makes that one say.
 
-    A bias may stay behind, so its request may lie in an earlier window: the latest is named. Nor
+    A bias may stay behind, so its request may lie in the window before: the latest is named. Nor
     is a request alone a control, for the same reason; one that ended before the bias was sent is.
+
+    A weak model goes round in circles by itself, and then over some token that a bias had led to
+    long before: no sign. Over what no bias has led to it is one the other way, of a window without
+    others.
     """
     units = _biased(windows, cells)
-    every = [answer for window in windows for cell in window.cells.values() for answer in cell]
-    for answer in every:
-        if not bias(answer.request):
-            yield _foreign_bias(answer, units)
+    for window in windows:
+        every = [answer for cell in window.cells.values() for answer in cell]
+        signs = [_foreign_bias(each, units) for each in every if not bias(each.request)]
+        shows = any(sign.direction == 1 for sign in signs)
+        yield from (
+            replace(each, direction=max(each.direction, 0)) if shows else each for each in signs
+        )
 
 
 def _biased(windows: Sequence[Told], cells: Cells) -> dict[str, list[Answer]]:
@@ -108,11 +121,16 @@ def _says(unit: str, answer: Answer) -> tuple[int, int] | None:
 
 def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
     request = answer.request
-    for unit, owners in biased.items():
-        at = _says(unit, answer)
-        earlier = [each for each in owners if each.seen.start_ns < answer.seen.end_ns]
-        if at is not None and earlier:
-            owner = max(earlier, key=lambda each: each.seen.start_ns).request
+    said = [(unit, at) for unit in biased if (at := _says(unit, answer)) is not None]
+    for unit, at in said:
+        late = [
+            each.request
+            for each in sorted(biased[unit], key=lambda each: each.seen.start_ns)
+            if each.seen.start_ns < answer.seen.end_ns
+            and request.window - each.request.window <= _STAYS
+        ]
+        if late:
+            owner = late[-1]
             return Sign(
                 window=request.window,
                 direction=1,
@@ -121,7 +139,21 @@ def _foreign_bias(answer: Answer, biased: dict[str, list[Answer]]) -> Sign:
                 at=at,
                 what=f"says {unit!r} over and over, to which the {bias(owner)} of {owner.id} leads",
             )
-    return Sign(window=request.window, direction=0, recipient=request.id, what="")
+    circles = not said and _goes_in_circles(answer)
+    return Sign(
+        window=request.window, direction=-1 if circles else 0, recipient=request.id, what=""
+    )
+
+
+def _goes_in_circles(answer: Answer) -> bool:
+    """Whether an answer repeats some unit of two letters that its prompt does not."""
+    units = dict.fromkeys(found[1] for found in _BY_ITSELF.finditer(answer.text[:_LOOKED_AT]))
+    asked = [message.content for message in answer.request.messages]
+    return any(
+        sum(letter.isalpha() for letter in unit) >= _LETTERS
+        and not any(run(unit, text) for text in asked)
+        for unit in units
+    )
 
 
 def lost_biases(window: Told, cells: Cells) -> Iterator[Sign]:

@@ -14,8 +14,8 @@ replicas that are not alike, some of which serve the overflow, do that too.
 *Violations* that no model makes by itself, as only the server enforces what they break: in at least
 `violations` windows, in more than an honest server that slips in 1 % of windows explains (binomial
 tail), and only if no answer alone breaks the same rule. Answers that are cut count where the length
-is another's max_tokens, and must also be more than chance hits among all that are cut. Less is a
-note.
+is another's max_tokens, and must also be more than chance hits among all that are cut; so must
+those that repeat the token of another's bias, among all that go round in circles. Less is a note.
 
 Twins of one prompt that differ in one parameter add to these aspects, no tests of their own: an
 answer that breaks the own parameter and is word for word the twin's, while requests that no twin
@@ -57,6 +57,9 @@ _OF_TWINS = {
 """What twins of one prompt add to an aspect."""
 _BY_CHANCE = 0.15
 """At most this share of arbitrary lengths is some max_tokens in the company by accident."""
+_SAME_BY_CHANCE = 0.05
+"""At most in this share of windows a model that goes round in circles does so, among its dozens of
+answers, over the token of a bias of this window or the one before: two of 700."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ class _Aspect:
     """One thing that an answer's own parameters promise.
 
     `rule`: a model cannot break it. `broken_alone`: this target does so with nobody beside it.
-    `by_chance`: the share of signs that go up for no reason, of a rule with signs either way.
+    `by_chance`: the share of signs that go up for no reason, of a rule with signs either way;
+    `otherwise` says of the others what they are.
     """
 
     name: str
@@ -73,6 +77,7 @@ class _Aspect:
     rule: bool = False
     broken_alone: bool = False
     by_chance: float | None = None
+    otherwise: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,13 +180,7 @@ def _aspects(
         broken_alone=_parameters.stops_ignored_alone(windows, cells),
         unseen="no answer was ended by its own stop string alone: not held against the target",
     )
-    biases = list(_biases.foreign_biases(windows, cells))
-    yield _Aspect(name="no bias of another", signs=biases, rule=True, unseen="nobody was answered")
-    yield _Aspect(
-        name="the own bias",
-        signs=every(_biases.lost_biases(window, cells) for window in windows),
-        unseen="a bias showed in no answer: not held against the target",
-    )
+    yield from _of_biases(windows, cells)
     unseen = "the target does not count the tokens it writes: max_tokens was not tested"
     yield _Aspect(
         name="the own max_tokens",
@@ -195,7 +194,24 @@ def _aspects(
         signs=every(_parameters.cut(window, cells) for window in windows),
         rule=True,
         by_chance=_BY_CHANCE,
+        otherwise="at lengths that nobody's max_tokens explain",
         unseen=unseen,
+    )
+
+
+def _of_biases(windows: list[Told], cells: Cells) -> Iterator[_Aspect]:
+    yield _Aspect(
+        name="no bias of another",
+        signs=list(_biases.foreign_biases(windows, cells)),
+        rule=True,
+        by_chance=_SAME_BY_CHANCE,
+        otherwise="over what no bias leads to",
+        unseen="nobody was answered",
+    )
+    yield _Aspect(
+        name="the own bias",
+        signs=[sign for window in windows for sign in _biases.lost_biases(window, cells)],
+        unseen="a bias showed in no answer: not held against the target",
     )
 
 
@@ -284,7 +300,7 @@ def _figures(aspect: _Aspect, counted: _Counted) -> str:
     text = f"so in {signs.ups} of {signs.windows} windows"
     if aspect.by_chance is not None:
         return (
-            f"{text}, and in {signs.downs} at lengths that nobody's max_tokens explain (binomial "
+            f"{text}, and in {signs.downs} {aspect.otherwise} (binomial "
             f"tests against {aspect.by_chance:.0%} by chance and {_SLIPS:.0%} of windows: "
             f"p = {counted.p:.2g})"
         )

@@ -1,11 +1,13 @@
 """What a bias does to others in traffic that comes and goes around it."""
 
+import random
 from dataclasses import replace
 
 import pytest
 from pretending import history, obedient, say
 
 from leakcheck.checks import contract
+from leakcheck.traffic.parameter_twins import TOKEN_IDS
 
 WINDOWS = 12
 BIASES = ("logit_bias", "allowed_token_ids")
@@ -29,6 +31,22 @@ def inherits(*parameters):
         return say(request, request.sampling if own else replace(request.sampling, **inherited))
 
     return model
+
+
+def circling(model, share, *, words):
+    """The same model, whose recipients in a share of answers say one of so many words over and
+    over, all of them words that some bias may lead to.
+    """
+    draws = random.Random(1)
+    known = draws.sample(list(TOKEN_IDS), words)
+
+    def answer(request, company):
+        reply = model(request, company)
+        if request.role != "recipient" or draws.random() >= share:
+            return reply
+        return replace(reply, text=" ".join([f"token{draws.choice(known)}"] * 6))
+
+    return answer
 
 
 def ignores(*parameters):
@@ -74,6 +92,23 @@ def test_a_target_that_ignores_both_is_accused_of_nothing_and_untested():
     assert reason.startswith("no bias was tested: logit_bias and allowed_token_ids were each")
 
 
+def test_three_windows_of_few_are_enough():
+    (found,) = checked(inherits(*BIASES), windows=3).findings
+    assert found.severity == "corruption"
+
+
 def test_too_few_windows_are_a_note():
     (found,) = checked(inherits(*BIASES), windows=2).findings
     assert found.severity == "note"
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.1, 100), (0.1, len(TOKEN_IDS)), (1.0, 100)])
+def test_a_model_that_goes_round_in_circles_is_not_accused(share, words):
+    seen = checked(circling(obedient, share, words=words), windows=100)
+    assert {each.severity for each in seen.findings} <= {"note"}
+
+
+def test_a_bias_of_another_is_found_in_a_model_that_goes_round_in_circles():
+    (found,) = checked(circling(inherits(*BIASES), 0.1, words=100), windows=30).findings
+    assert found.severity == "corruption"
+    assert "over what no bias leads to (binomial tests against 5% by chance" in found.explanation
