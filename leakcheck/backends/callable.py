@@ -35,6 +35,18 @@ from leakcheck.redact import inherited, one_line, redact, secrets
 _T = TypeVar("_T")
 _RIGHT = "module:function"
 _END = object()
+_OF_MODULES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a module raises, beside ImportError, that cannot be run."""
 
 
 def find(text: str) -> Callable[[dict[str, Any]], Any]:
@@ -52,7 +64,7 @@ def find(text: str) -> Callable[[dict[str, Any]], Any]:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         raise UsageError(f"the module of {text!r} cannot be imported: {error}") from None
-    except Exception as error:  # noqa: BLE001 - a module may raise anything
+    except _OF_MODULES as error:
         why = redact(one_line(f"{type(error).__name__}: {error}"), inherited())
         raise UsageError(f"the module of {text!r} cannot be imported: {why}") from None
     for part in path.split("."):
