@@ -54,7 +54,7 @@ def test_what_is_used_is_what_the_target_got_meeting_included(unknown, tmp_path,
     [
         ({"prompt_tokens": 9, "completion_tokens": 4}, "ok", (9, 4, 0)),
         ({"prompt_tokens": 9}, "ok", (9, 10, 1)),
-        ({"prompt_tokens": 9, "negative": True}, "unknown", (9, 10, 1)),
+        ({"prompt_tokens": 9, "negative": True}, "unknown", (9, 16, 1)),
         ({"completion_tokens": 4}, "ok", (3, 4, 1)),
         ({}, "ok", (3, 10, 1)),
         ({}, "failed", (0, 0, 0)),

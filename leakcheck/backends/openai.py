@@ -21,6 +21,7 @@ from leakcheck.backends._answers import Answer
 from leakcheck.backends._http import Connection, Page
 from leakcheck.backends._probe import Dialect, Visit, accepted, no_entry
 from leakcheck.backends._responses import Response
+from leakcheck.budget.spending import LEAST_ANSWER
 from leakcheck.errors import TargetError, UsageError
 from leakcheck.records import Api, Chunk, Request, Target
 
@@ -30,8 +31,6 @@ _PATHS: dict[Api, str] = {
     "responses": "responses",
 }
 _OK, _NO_ENTRY, _NO_LIST = 200, frozenset({401, 403}), frozenset({404, 405})
-_LEAST_OUTPUT_TOKENS = 16
-"""OpenAI refuses a response that may be shorter."""
 _LOGPROBS = frozenset({"logprobs", "top_logprobs", "include"})
 
 
@@ -203,7 +202,7 @@ def _response(request: Request) -> dict[str, Any]:
     return {
         "instructions": messages[0]["content"] if own else None,
         "input": messages[own:],
-        "max_output_tokens": max(_LEAST_OUTPUT_TOKENS, request.sampling.max_tokens),
+        "max_output_tokens": max(LEAST_ANSWER, request.sampling.max_tokens),
         "include": None if wanted is None else ["message.output_text.logprobs"],
         "logprobs": None if wanted is None else True,  # llama.cpp wants both
         "top_logprobs": wanted,

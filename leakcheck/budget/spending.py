@@ -38,6 +38,8 @@ MEETING = 24
 sent with each key."""
 MET = "met"
 """The event that says how many they were, at the beginning of its detail."""
+LEAST_ANSWER = 16
+"""Tokens of an answer, whatever was asked for: less is not taken by the responses of OpenAI."""
 _MEETING_TOKENS = 64
 _TEMPLATE_TOKENS = 32
 _MESSAGE_TOKENS = 8
@@ -85,8 +87,12 @@ def meeting(identities: int) -> Use:
 
 
 def met(requests: int) -> Use:
-    """What so many tiny requests use that are in no plan."""
-    return Use(requests=requests, prompt_tokens=_MEETING_TOKENS * requests, answer_tokens=requests)
+    """The most that so many tiny requests use that are in no plan."""
+    return Use(
+        requests=requests,
+        prompt_tokens=_MEETING_TOKENS * requests,
+        answer_tokens=LEAST_ANSWER * requests,
+    )
 
 
 class Purse:
@@ -200,4 +206,4 @@ def _most(cap: int | None) -> str:
 
 
 def _longest(request: Request) -> int:
-    return request.sampling.max_tokens * (request.sampling.n or 1)
+    return max(LEAST_ANSWER, request.sampling.max_tokens) * (request.sampling.n or 1)

@@ -35,7 +35,8 @@ def epitaph(folder: Path, knocked: Request) -> str | None:
     if not dead:
         return None
     first, more = dead[0], len(dead) - 1
-    windows = len({run.by_id(each.request_id).window for each in dead})
+    asked = [run.by_id(each.request_id) for each in dead]
+    windows = len({(each.scenario, each.window) for each in asked})
     error, _ = Counter(each.error or "no reason given" for each in dead).most_common(1)[0]
     where = "in its window" if windows == 1 else f"in {windows} windows"
     return (
