@@ -29,6 +29,7 @@ SMALL = (
     "--set", "parameter-twins:load.requests=5",
     "--set", "parameter-twins:traffic.recipients=2",
     "--set", "parameter-twins:traffic.hot=2",
+    "--set", "prefix-overlap:load.requests=6",
     "--set", "ragged-batch:load.windows=2",
     "--set", "row-turnover:load.requests=7",
 )  # fmt: skip
