@@ -5,7 +5,7 @@ import threading
 import time
 
 from answering import MODELS, answering, refused, said
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from playing import play, windows
 
@@ -69,6 +69,8 @@ def test_replies_that_were_in_flight_together_are_one_pause():
     lanes=st.integers(1, 8),
     latencies=st.lists(st.floats(0.01, 1.5), min_size=80, max_size=80),
 )
+@example(limit=8, lanes=8, latencies=[*([1.0] * 7 + [0.5]) * 10])
+@example(limit=8, lanes=8, latencies=[1.0, *([1.0] * 7 + [0.5]) * 9, *[1.0] * 7])
 def test_a_target_that_tells_the_truth_never_has_to_refuse(limit, lanes, latencies):
     """A limit on a window of 5 s that begins with its first request. (Of a limit below what may be
     in flight at one time, what goes together after a reset is not known before an answer came.)

@@ -23,12 +23,13 @@ class Allowance:
         self._left: int | None = None
         self._until_s = float("-inf")
         self._rested_s = float("-inf")
+        self._round_s = float("-inf")
         self._in_vain = 0
 
     def told(self, quota: Quota, *, sent_s: float, now_s: float) -> None:
         """A reply to what was sent at `sent_s` says this."""
         anew = sent_s >= self._rested_s  # after the last pause: what it says is not that old one
-        if quota.requests > 0 and anew:
+        if quota.requests > 0 and sent_s >= self._round_s:  # also where it comes after the last one
             self._in_vain = 0
         if self._in_vain >= _IN_VAIN:
             return
@@ -39,7 +40,8 @@ class Allowance:
         self._left = quota.requests
         self._until_s = now_s + min(quota.reset_s, self._max_wait_s)
         if quota.requests == 0 and self._until_s > now_s:
-            self._in_vain += anew
+            if anew:
+                self._in_vain, self._round_s = self._in_vain + 1, self._rested_s
             self._rested_s = self._until_s
             if self._in_vain >= _IN_VAIN:
                 self._left, self._rested_s = None, now_s
