@@ -29,12 +29,12 @@ SMALL = (
     "--set", "parameter-twins:load.requests=5",
     "--set", "parameter-twins:traffic.recipients=2",
     "--set", "parameter-twins:traffic.hot=2",
-    "--set", "prefix-overlap:load.requests=6",
+    "--set", "prefix-overlap:load.requests=6", "--set", "prefix-overlap:load.windows=3",
     "--set", "ragged-batch:load.windows=2",
     "--set", "row-turnover:load.requests=7",
 )  # fmt: skip
-"""One window of every scenario a seed (two of ragged-batch, whose first is of one request), about
-150 requests and their replays. So few windows exclude no rate of leaks; what is tried here is that
+"""One window of every scenario a seed (two of ragged-batch, whose first is of one request, and three
+of prefix-overlap, as one has one pair that must hit), about 150 requests and their replays. So few windows exclude no rate of leaks; what is tried here is that
 nobody is accused.
 """
 ALONE = {"first-request", "sequential-carry-over"}
