@@ -33,9 +33,9 @@ SMALL = (
     "--set", "ragged-batch:load.windows=2",
     "--set", "row-turnover:load.requests=7",
 )  # fmt: skip
-"""One window of every scenario a seed (two of ragged-batch, whose first is of one request, and three
-of prefix-overlap, as one has one pair that must hit), about 150 requests and their replays. So few windows exclude no rate of leaks; what is tried here is that
-nobody is accused.
+"""One window of every scenario a seed (two of ragged-batch, the first of one request; three of
+prefix-overlap, as one has one pair that must hit), about 150 requests and their replays. So few
+windows exclude no rate of leaks; what is tried here is that nobody is accused.
 """
 ALONE = {"first-request", "sequential-carry-over"}
 """Scenarios that send one request at a time."""
