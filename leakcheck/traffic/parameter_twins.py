@@ -139,7 +139,7 @@ def _phase(window: Window, cast: _Cast, alone: list[Request], what: int | str) -
         yield _leaver(window, places.pop(), cast.biased.sampling.max_tokens)
     for number, place in enumerate(places):
         late = cell == SEEDED and number < len(cast.recipients)
-        owner = _owner(window, number, place, cell)
+        owner = eliciting(window, number, place, cell)
         yield replace(owner, start_offset_s=window.rng.choice(JOINING_S) if late else 0.0)
 
 
@@ -264,7 +264,7 @@ def _tell(window: Window) -> str:
     return f"{wording.sentences(rng, rng.randint(6, 16))} {topic}"
 
 
-def _owner(window: Window, number: int, place: int, cell: str) -> Request:
+def eliciting(window: Window, number: int, place: int, cell: str, most_words: int = 30) -> Request:
     """A greedy owner that is asked for its passphrase; no two of a phase may say equally much."""
     owner = window.owner(owns=True)
     return window.request(
@@ -274,7 +274,7 @@ def _owner(window: Window, number: int, place: int, cell: str) -> Request:
         ask="eliciting",
         text=user_text(
             **owner,
-            before=wording.sentences(window.rng, window.rng.randint(0, 30)),
+            before=wording.sentences(window.rng, window.rng.randint(0, most_words)),
             between="",
             ask=wording.ELICITING,
         ),

@@ -21,8 +21,8 @@ from dataclasses import replace
 from leakcheck import wording
 from leakcheck.errors import UsageError
 from leakcheck.records import Request, Sampling
-from leakcheck.traffic import Window, user_text
-from leakcheck.traffic.parameter_twins import ALONE, BIAS, TELL, TOKEN_IDS
+from leakcheck.traffic import Window
+from leakcheck.traffic.parameter_twins import ALONE, BIAS, TELL, TOKEN_IDS, eliciting
 
 TURNOVER = "turnover"
 JOINS_S = (0.02, 0.1)
@@ -70,7 +70,7 @@ def plan(
         lap, chain = divmod(number, chains)
         place = lap * lanes + chain
         yield replace(
-            _recipient(window, number, place, max_filler_words),
+            eliciting(window, number, place, TURNOVER, max_filler_words),
             phase=phases[1],
             stream=rng.random() < streamed,
         )
@@ -95,24 +95,4 @@ def _biased(window: Window, place: int, tokens: int, max_filler_words: int) -> R
             allowed_token_ids=(token,) if allows else (),
         ),
         cell=ALONE,
-    )
-
-
-def _recipient(window: Window, number: int, place: int, max_filler_words: int) -> Request:
-    """An owner that is asked for its passphrase."""
-    owner = window.owner(owns=True)
-    return window.request(
-        place,
-        phase=0,
-        role="recipient",
-        ask="eliciting",
-        text=user_text(
-            **owner,
-            before=wording.sentences(window.rng, window.rng.randint(0, max_filler_words)),
-            between="",
-            ask=wording.ELICITING,
-        ),
-        sampling=Sampling(max_tokens=window.load.max_tokens + number),
-        cell=TURNOVER,
-        **owner,
     )
