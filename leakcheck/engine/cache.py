@@ -112,6 +112,10 @@ class PagedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call] # partly typ
         """-1: no limit of its own."""
         return -1
 
+    def get_max_cache_shape(self) -> int:
+        """What transformers before 5.13 calls `get_max_length`."""
+        return self.get_max_length()
+
 
 class PagedCache(Cache):
     """All layers of a store, as the `cache` argument of a model."""

@@ -100,10 +100,11 @@ def weights_of(model: Any, weights: Weights, watch: Watch | None = None) -> Iter
         if isinstance(seen, torch.Tensor) and seen.ndim == 4 and slices:  # noqa: PLR2004 # b, h, q, k
             weights.note(module.layer_idx, seen, slices, watch.pads if watch else 0)
 
+    found = (each for each in model.modules() if "Attention" in type(each).__name__)
     hooks = [
         module.register_forward_hook(look)
-        for module in model.modules()
-        if "Attention" in type(module).__name__ and isinstance(module.layer_idx, int)
+        for module in found
+        if isinstance(getattr(module, "layer_idx", None), int)  # GPT-Neo's outer modules have none
     ]
     try:
         yield

@@ -86,7 +86,9 @@ def rounding_noise(model: Any, seed: int) -> Iterator[None]:
     """Every linear map's output moves as another order of summation could move it."""
     generator = torch.Generator(device=model.device).manual_seed(seed)
 
-    def disturb(module: Any, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def disturb(module: Any, _inputs: Any, output: Any) -> Any:
+        if not isinstance(output, torch.Tensor):
+            return output  # a router of experts that is a linear map and says more than its output
         exact = output.float()
         sums = terms(module) ** 0.5 * torch.finfo(torch.float32).eps / 2
         size = exact.square().mean(-1, keepdim=True).sqrt()
@@ -95,8 +97,7 @@ def rounding_noise(model: Any, seed: int) -> Iterator[None]:
         if output.dtype != torch.float32:
             noise = torch.rand(exact.shape, generator=generator, device=exact.device) - 0.5
             moved = moved * (1 + noise * torch.finfo(output.dtype).eps)
-        disturbed: torch.Tensor = moved.to(output.dtype)
-        return disturbed
+        return moved.to(output.dtype)
 
     hooks = [
         module.register_forward_hook(disturb) for module in model.modules() if terms(module) > 0
