@@ -69,7 +69,7 @@ def test_the_block_size_is_found_from_cached_tokens(plan, block):
 def test_a_target_that_caches_single_tokens_has_no_block(plan):
     found = facts(plan, block=1)
     assert found.block_tokens is None
-    assert any("in steps of 1 tokens" in note for note in found.notes)
+    assert any("token by token" in note for note in found.notes)
 
 
 def test_a_target_that_reports_no_cached_tokens_is_said_so(plan):

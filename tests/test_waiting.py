@@ -51,6 +51,14 @@ def serving(*pages, port=0, after_s=0.0):
         thread.join()
 
 
+def test_a_target_is_not_asked_more_often_than_its_pace_allows():
+    """Five times in the first four seconds without one."""
+    port = free_port()
+    with serving(page(503), port=port) as seen, pytest.raises(TargetError):
+        waiting.until_ready(target(port, "m"), 2.0, lambda _: None, apart_s=1.5)
+    assert len(seen) <= 2
+
+
 def test_a_target_that_is_not_there_yet_is_waited_for_and_that_is_said():
     port, said = free_port(), []
     with serving(page(200), port=port, after_s=0.6):

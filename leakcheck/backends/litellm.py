@@ -34,6 +34,8 @@ _MAYBE_GENERATED = frozenset({408, 424, 499})
 _CONNECT_S = 10.0
 _LONGER_S = 10.0
 """The lane has its own patience; the library is to have more of it."""
+_ODD = (aiohttp.ClientError, AttributeError, LookupError, TypeError, ValueError)
+"""What the library lets through where a reply is not what it expects."""
 
 
 def _check(text: str) -> None:
@@ -136,7 +138,7 @@ class LiteLLM:
     def _outcome(self, error: Any) -> Refused | Broken:
         """What an exception of the library says, by the status that it gives it."""
         status = getattr(error, "status_code", None)
-        words = redact(one_line(str(error)), secrets(self._target))
+        words = redact(one_line(str(error)), secrets(self._target)) or type(error).__name__
         reply = getattr(getattr(error, "response", None), "headers", None) or {}
         wait = reply.get("retry-after", "")
         retry_after_s = float(wait) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", wait) else None
@@ -212,7 +214,7 @@ class _NoClients:
         """It is not kept."""
 
 
-def _library() -> tuple[Any, type[Exception]]:
+def _library() -> tuple[Any, tuple[type[Exception], ...]]:
     """LiteLLM and what it raises; it fetches no list of prices from the network, keeps no answers
     and no clients, and writes no logs.
     """
@@ -229,4 +231,4 @@ def _library() -> tuple[Any, type[Exception]]:
     library.suppress_debug_info = True
     library.cache = None
     library.in_memory_llm_clients_cache = _NoClients()
-    return library, errors
+    return library, (errors, *_ODD)

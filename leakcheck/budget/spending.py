@@ -7,6 +7,7 @@ counts as an answer of full length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -26,6 +27,7 @@ __all__ = [
     "met",
     "sentence",
     "total",
+    "unplanned",
     "use",
     "used",
     "worst",
@@ -37,7 +39,8 @@ MEETING = 24
 """Of the requests that find out what a target takes, before a run has a folder, at most so many are
 sent with each key."""
 MET = "met"
-"""The event that says how many they were, at the beginning of its detail."""
+"""The event of requests that are in no plan; its detail is `unplanned`."""
+_UNPLANNED = re.compile(r"(\d+) requests(?:, (\d+) tokens at most)?")
 LEAST_ANSWER = 16
 """Tokens of an answer, whatever was asked for: less is not taken by the responses of OpenAI."""
 _MEETING_TOKENS = 64
@@ -95,6 +98,19 @@ def met(requests: int) -> Use:
     )
 
 
+def unplanned(of: Use, why: str) -> str:
+    """What requests that are in no plan have used, for the run folder; `why` they were sent."""
+    return f"{of.requests} requests, {of.tokens} tokens at most, {why}"
+
+
+def _read(detail: str) -> Use:
+    told = _UNPLANNED.match(detail)
+    requests, tokens = told.groups() if told else ("0", None)
+    if tokens is None:
+        return met(int(requests))
+    return Use(requests=int(requests), prompt_tokens=int(tokens))
+
+
 class Purse:
     """What was used, what attempts in flight may still use, and so what fits."""
 
@@ -120,6 +136,12 @@ class Purse:
         """Requests that are left while none is in flight; None: any number."""
         most = self.caps.requests
         return None if most is None else max(0, most - self.used.requests)
+
+    @property
+    def tokens_left(self) -> int | None:
+        """Tokens that are left while none is in flight; None: any number."""
+        most = self.caps.tokens
+        return None if most is None else max(0, most - self.used.tokens)
 
     @property
     def waits(self) -> bool:
@@ -164,7 +186,7 @@ def used(folder: Path) -> Use:
     the most that it can have used.
     """
     events = runfolder.read_events(folder)
-    before = met(sum(int(each.detail.split()[0]) for each in events if each.kind == MET))
+    before = sum((_read(each.detail) for each in events if each.kind == MET), Use())
     shards = runfolder.read_shards(folder)
     if not shards.invocations:
         return before

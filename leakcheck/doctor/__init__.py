@@ -37,6 +37,7 @@ from leakcheck.records import (
     RunEvent,
     Scenario,
     TargetFacts,
+    Use,
 )
 from leakcheck.run import gauges, session
 from leakcheck.run.session import Opened, Session, Setup, Watch
@@ -191,19 +192,22 @@ def _ask(live: Session, visit: _Visit, found: _Found) -> _Found:
     live.watch("abilities", 0, 1)
     opened, facts = visit.opened, found.facts
     before, cap = len(opened.turns.sent_s), visit.setup.caps.requests
-    spent = 0 if live.governor is None else live.governor.purse.used.requests
+    purse = None if live.governor is None else live.governor.purse
+    spent = 0 if purse is None else purse.used.requests
     able = abilities.ask(
         opened.target,
         facts.models,
         visit.listed,
         turns=opened.turns,
         most=abilities.MOST if cap is None else max(0, min(abilities.MOST, cap - spent)),
+        tokens=None if purse is None else purse.tokens_left,
         reports_cached_tokens=facts.reports_cached_tokens,
     )
     sent_s = opened.turns.sent_s[before:]
     if live.governor is not None and sent_s:
-        live.governor.remember(sent_s, spending.met(len(sent_s)))
-        session.note(live.folder, spending.MET, f"{len(sent_s)} requests asked for abilities")
+        used = Use(requests=able.requests, prompt_tokens=able.tokens)
+        live.governor.remember(sent_s, used)
+        session.note(live.folder, spending.MET, spending.unplanned(used, "to ask what it can"))
     ended, too_long_s = None, opened.turns.too_long_s
     if too_long_s is not None:
         detail = f"the target asks to be left alone for {too_long_s:g} s, which nobody waits for"

@@ -279,8 +279,9 @@ def _met_again(live: Session, turns: Turns, target: Target) -> None:
     finally:
         sent_s = turns.sent_s[before:]
         if governor is not None and sent_s:
-            governor.remember(sent_s, spending.met(len(sent_s)))
-            session.note(live.folder, spending.MET, f"{len(sent_s)} requests after a restart")
+            used = spending.met(len(sent_s))
+            governor.remember(sent_s, used)
+            session.note(live.folder, spending.MET, spending.unplanned(used, "after a restart"))
 
 
 def _turns(live: Session) -> Turns:

@@ -120,7 +120,8 @@ def opened(setup: Setup) -> Iterator[Opened]:
         if setup.target is None:
             raise UsageError("no target: give --target URL --model M, or --embedded")
         if setup.wait_ready_s is not None:
-            waiting.until_ready(setup.target, setup.wait_ready_s, _tell)
+            apart_s = distance_s(setup.pace)
+            waiting.until_ready(setup.target, setup.wait_ready_s, _tell, apart_s=apart_s)
         page = gauges.found(setup.target, setup.metrics)
         turns = Turns(
             setup.caps.requests,
@@ -293,7 +294,8 @@ def started(
     if pace is not None or caps not in (None, Caps()):
         sent_s = opened.turns.sent_s
         if sent_s:
-            note(folder, spending.MET, f"{len(sent_s)} requests found out what the target takes")
+            asked = spending.unplanned(spending.met(len(sent_s)), "to find out what it takes")
+            note(folder, spending.MET, asked)
         governor = Governor(caps or Caps(), pace, spending.used(folder), sent_s)
     with (
         runfolder.locked(folder),

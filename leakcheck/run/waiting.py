@@ -24,19 +24,24 @@ _PATIENCE_S = 10.0
 _STARTING = frozenset({425, 502, 503, 504})
 
 
-def until_ready(target: Target, patience_s: float, say: Callable[[str], None]) -> None:
-    """Return once the target answers; `say` is told why it is waited for, whenever that changes.
+def until_ready(
+    target: Target, patience_s: float, say: Callable[[str], None], *, apart_s: float = 0.0
+) -> None:
+    """Return once the target answers, which is asked every `apart_s` seconds at most; `say` is told
+    why it is waited for, whenever that changes.
 
     Raises TargetError where it does not within `patience_s` seconds, or where no waiting would help
     (a certificate that is not trusted); UsageError for a target that has no URL.
     """
     if urllib.parse.urlsplit(target.base_url).scheme not in {"http", "https"}:
         raise UsageError(f"--wait-ready: {target.base_url!r} is no URL; it needs no waiting")
-    asyncio.run(_until_ready(target, patience_s, say))
+    asyncio.run(_until_ready(target, patience_s, say, apart_s))
 
 
-async def _until_ready(target: Target, patience_s: float, say: Callable[[str], None]) -> None:
-    deadline, pause_s, told = time.monotonic() + patience_s, _FIRST_PAUSE_S, ""
+async def _until_ready(
+    target: Target, patience_s: float, say: Callable[[str], None], apart_s: float
+) -> None:
+    deadline, pause_s, told = time.monotonic() + patience_s, max(_FIRST_PAUSE_S, apart_s), ""
     connection = Connection(target)
     try:
         while True:
@@ -53,7 +58,7 @@ async def _until_ready(target: Target, patience_s: float, say: Callable[[str], N
                 say(f"waiting for {target.base_url}, {patience_s:g} s at most: {why}")
                 told = why
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * _GROWS, _LONGEST_PAUSE_S)
+            pause_s = max(apart_s, min(pause_s * _GROWS, _LONGEST_PAUSE_S))
     finally:
         await connection.close()
 

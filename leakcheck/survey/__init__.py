@@ -314,7 +314,8 @@ def _block_tokens(again: Sequence[Usage | None], notes: list[str]) -> tuple[int 
         notes.append("the target never reports a cache hit: usual block sizes are tried")
         return None, True
     if block < _SMALLEST_BLOCK:
-        notes.append(f"the target caches in steps of {block} tokens: usual block sizes are tried")
+        steps = "token by token" if block == 1 else f"in steps of {block} tokens"
+        notes.append(f"the target caches {steps}: usual block sizes are tried")
         return None, True
     if block > _LARGEST_BLOCK:
         notes.append(f"no cache has blocks of {block} tokens: usual block sizes are tried")

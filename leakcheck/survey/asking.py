@@ -15,7 +15,8 @@ from yarl import URL
 from leakcheck import backends
 from leakcheck.backends import Backend, Broken, Refused, Turns, _headers
 from leakcheck.backends._http import Connection, Page
-from leakcheck.records import Api, Chunk, Request, Target, TokenLogprob, Usage
+from leakcheck.budget import spending
+from leakcheck.records import Api, Chunk, Request, Target, TokenLogprob, Usage, Use
 from leakcheck.redact import one_line, redact, redact_chunks, secrets
 
 MOST = 64
@@ -68,10 +69,17 @@ class Seen:
 class Asker:
     """One conversation with a target. Use it inside a running event loop; close it."""
 
-    def __init__(self, target: Target, turns: Turns, *, most: int = MOST) -> None:
-        """Nothing is sent yet. Raises UsageError as the backend does."""
+    def __init__(
+        self, target: Target, turns: Turns, *, most: int = MOST, tokens: int | None = None
+    ) -> None:
+        """Nothing is sent yet, and later no more than `most` requests that use so many `tokens` at
+        most (None: any number). Raises UsageError as the backend does.
+        """
         self.target = target
-        self._turns, self._before = turns, len(turns.sent_s)
+        self.used = Use()
+        """The most that those sent so far have used."""
+        self._tokens = tokens
+        self._turns = turns
         turns.grant(most)
         self.unanswered = 0
         """So many requests in a row, the last ones, got no reply at all."""
@@ -87,11 +95,6 @@ class Asker:
         for backend in self._backends.values():
             await backend.close()
 
-    @property
-    def requests(self) -> int:
-        """Sent so far."""
-        return len(self._turns.sent_s) - self._before
-
     async def page(
         self,
         method: Literal["GET", "POST"],
@@ -102,8 +105,9 @@ class Asker:
         if self.http is None or self._hanging >= _HANGING:
             return None
         for _ in range(_ATTEMPTS):
-            if not await self._turns.take():
+            if not await self._takes(Use()):
                 return None
+            self.used += Use(requests=1)
             try:
                 async with asyncio.timeout(min(_PAGE_S, self.target.timeout_s)):
                     if method == "GET":
@@ -126,13 +130,20 @@ class Asker:
         """Send a request, by another API than the target's if one is named."""
         seen = Seen(ok=False, error="not asked: so many requests are enough")
         for wait_s in range(1, _ATTEMPTS + 1):
-            if not await self._turns.take():
+            most = spending.worst(request)
+            if not await self._takes(most):
                 return seen
             seen, retry_after_s = await self._answer(request, api or self.target.api)
+            self.used += _used(seen) or most
             if seen.ok or seen.status not in _BUSY:
                 return seen
             self._turns.refused(wait_s if retry_after_s is None else retry_after_s)
         return seen
+
+    async def _takes(self, most: Use) -> bool:
+        """Wait for a turn; False where there is none, or not the tokens for it."""
+        fits = self._tokens is None or self.used.tokens + most.tokens <= self._tokens
+        return fits and await self._turns.take()
 
     async def _answer(self, request: Request, api: Api) -> tuple[Seen, float | None]:
         backend = self._backend(api)
@@ -164,6 +175,17 @@ class Asker:
         for name, value in headers.items():
             if any(part in name for part in _LIMIT_HEADERS):
                 self.limits[name] = redact(one_line(value), self._keys)
+
+
+def _used(seen: Seen) -> Use | None:
+    """What it has used, where the target says all of it or has certainly generated nothing."""
+    if seen.refused or (not seen.ok and seen.status in _BUSY):
+        return Use(requests=1)
+    prompt = None if seen.usage is None else seen.usage.prompt_tokens
+    answer = None if seen.usage is None else seen.usage.completion_tokens
+    if prompt is None or answer is None:
+        return None
+    return Use(requests=1, prompt_tokens=prompt, answer_tokens=answer)
 
 
 def _wait_s(header: str | None) -> float | None:
