@@ -49,6 +49,8 @@ class Rich:
             top = [{"token": w, "logprob": -1.0} for w in WORDS[: body["top_logprobs"]]]
             item = {"token": text, "logprob": -1.0, "top_logprobs": top}
             reply["choices"][0]["logprobs"] = {"content": [item]}
+        if body.get("return_token_ids"):
+            reply["choices"][0]["token_ids"] = [5, 6]
         if body.get("tools"):
             call = {"function": {"name": "get_weather", "arguments": "{}"}}
             reply["choices"][0]["message"] = {"content": None, "tool_calls": [call]}
@@ -70,7 +72,7 @@ def test_a_target_that_follows_everything_is_found_to():
     assert (found.temperature, found.seed, found.stop, found.n) == (True, True, True, True)
     assert (found.tools, found.response_format) == ("called", "followed")
     assert (found.logprobs, found.usage, found.cached_tokens) == (5, True, True)
-    assert found.salts == "apart"
+    assert (found.salts, found.token_ids) == ("apart", True)
 
 
 def test_a_target_that_ignores_salts_shares_prefixes():
@@ -82,6 +84,7 @@ def test_what_a_target_takes_and_does_not_do_is_no_ability():
     assert (found.temperature, found.seed, found.stop, found.n) == (False, False, False, False)
     assert (found.tools, found.response_format) == ("accepted", "ignored")
     assert (found.logprobs, found.usage, found.salts) == (0, False, None)
+    assert found.token_ids is False
 
 
 def test_what_is_refused_is_told_from_what_is_ignored():
@@ -156,10 +159,23 @@ def test_nothing_is_sent_beyond_the_limit_of_requests():
         asker = Asker(Target(base_url=url, model="m"), Turns(), most=2)
         pages = [await asker.page("GET", asker.http.base) for _ in range(4)]
         await asker.close()
-        return [page is not None for page in pages], asker.requests
+        return [page is not None for page in pages], asker.used.requests
 
     with answering(only_chat(bare)) as (url, _):
         assert asyncio.run(go(url)) == ([True, True, False, False], 2)
+
+
+@pytest.mark.parametrize("cap", [0, 300, 3_000])
+def test_nothing_is_asked_that_could_exceed_the_limit_of_tokens(cap):
+    with answering(only_chat(Rich())) as (url, bodies):
+        found = abilities.ask(Target(base_url=url, model="m"), ("m",), MODELS, tokens=cap)
+    assert found.tokens <= cap
+    assert (found.tokens > 0) == (len([each for each in bodies if "messages" in each]) > 0)
+
+
+def test_tokens_are_those_that_the_target_counts_where_it_does():
+    told = able(only_chat(Rich())).tokens
+    assert 0 < told < able(only_chat(bare)).tokens
 
 
 def test_the_only_model_is_taken_and_the_address_below_the_one_given():
@@ -227,7 +243,7 @@ def test_what_a_backend_has_no_words_for_is_not_asked_and_not_called_missing():
 
     found = able(messages, backend="anthropic", hottest=1.0)
     bare = {"seed", "top_logprobs", "logit_bias", "allowed_token_ids", "n", "response_format"}
-    assert set(found.unsaid) == {*bare, "cache_salt"}
+    assert set(found.unsaid) == {*bare, "cache_salt", "return_token_ids"}
     assert (found.seed, found.n, found.response_format) == (None, None, None)
     assert (found.tools, found.temperature) == ("accepted", False)
     assert max(body.get("temperature", 0) for body in sent) == 1.0

@@ -363,7 +363,7 @@ def test_other_backends_are_examined_too(capsys, monkeypatch, backend):
             assert main(["doctor", f"http://127.0.0.1:{server.port}", *named]) == 0
     screen = capsys.readouterr().out
     assert f"backend {backend}" in screen.splitlines()[0]
-    assert "extensions" not in screen
+    assert ("answers as token ids" in screen) == (backend == "llamacpp")
     assert ("this API has none" in screen) == (backend != "callable")
 
 

@@ -67,18 +67,19 @@ class Answer:
     def _choice(self, choice: dict[str, Any], index: int, target_id: str | None) -> Iterator[Chunk]:
         finish_reason = text_of(choice.get("finish_reason")) or None
         self._choices[index] = self._choices.get(index, False) or finish_reason is not None
-        logprobs = _logprobs(choice.get("logprobs"))
+        logprobs, ids = _logprobs(choice.get("logprobs")), json.ids(choice.get("token_ids"))
         if prompt := _prompt(choice.get("prompt_logprobs")):
             yield Chunk(text=prompt, field=PROMPT)
         suffix = f"[{index}]" if index else ""
         texts = [(name, text) for name, text in _texts(choice) if text]
-        if not texts and (finish_reason or logprobs):
+        if not texts and (finish_reason or logprobs or ids):
             texts = [("content", "")]
         for number, (name, text) in enumerate(texts, start=1):
             yield Chunk(
                 text=text,
                 field=name + suffix,
                 logprobs=logprobs if number == 1 else (),
+                token_ids=ids if number == 1 else (),
                 finish_reason=finish_reason if number == len(texts) else None,
                 target_id=target_id if number == 1 else None,
             )

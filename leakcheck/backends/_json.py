@@ -118,6 +118,13 @@ def logprobs(
     return whole if len(whole) == len(found) else ()
 
 
+def ids(value: object) -> tuple[int, ...]:
+    """A list of token ids; empty as soon as one of them is none, as for `logprobs`."""
+    found = [count(each) for each in array(value)]
+    whole = tuple(each for each in found if each is not None)
+    return whole if len(whole) == len(found) else ()
+
+
 def _logprob(each: dict[str, Any], word: str, tops: Iterable[object]) -> TokenLogprob | None:
     token, logprob = each.get(word), number(each.get("logprob"))
     if not isinstance(token, str) or logprob is None:

@@ -42,6 +42,7 @@ _VALUES: dict[str, Any] = {
     "top_logprobs": 2,
     "logit_bias": ((0, 0.0),),
     "allowed_token_ids": tuple(range(300, 310)),
+    "return_token_ids": True,
 }
 """What some requests have, as fields of `Sampling`, with harmless values."""
 

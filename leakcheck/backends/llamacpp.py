@@ -40,6 +40,7 @@ DIALECT = Dialect(
         "stop": ("stop",),
         "top_logprobs": ("n_probs",),
         "logit_bias": ("logit_bias",),
+        "return_token_ids": ("return_tokens",),
     },
 )
 
@@ -116,6 +117,7 @@ def body(target: Target, request: Request) -> dict[str, Any]:
         "n_probs": sampling.top_logprobs,
         "logit_bias": [[token, bias] for token, bias in sampling.logit_bias] or None,
         "ignore_eos": sampling.ignore_eos or None,
+        "return_tokens": sampling.return_token_ids or None,
     }
     return {
         "model": target.model,
@@ -150,8 +152,9 @@ class Answer:
         self.begun = self.begun or "content" in document
         text = json.text(document.get("content"))
         logprobs = json.logprobs(document.get("completion_probabilities"))
-        if text or logprobs:
-            yield Chunk(text=text, logprobs=logprobs)
+        ids = json.ids(document.get("tokens"))
+        if text or logprobs or ids:
+            yield Chunk(text=text, logprobs=logprobs, token_ids=ids)
         if document.get("stop") is not True:
             return
         self.done = self.begun

@@ -52,6 +52,7 @@ DIALECT = Dialect(
         "top_logprobs": ("logprobs", "top_logprobs"),
         "logit_bias": ("logit_bias",),
         "allowed_token_ids": ("allowed_token_ids",),
+        "return_token_ids": ("return_token_ids",),
         "cache_salt": ("cache_salt",),
         "conversation": ("metadata", "user"),
     },
@@ -177,6 +178,7 @@ def _chat(request: Request) -> dict[str, Any]:
         "top_logprobs": wanted,
         "tools": tools or None,
         "response_format": request.response_format,
+        "return_token_ids": request.sampling.return_token_ids or None,
     }
 
 
@@ -189,6 +191,7 @@ def _completion(request: Request) -> dict[str, Any]:
         "max_tokens": request.sampling.max_tokens,
         "logprobs": request.sampling.top_logprobs,
         "response_format": request.response_format,
+        "return_token_ids": request.sampling.return_token_ids or None,
     }
 
 

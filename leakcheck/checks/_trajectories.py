@@ -23,10 +23,11 @@ class Comparison:
     """One answer against the reference.
 
     `at` is the index of the first differing token (of the first differing character where one of
-    the two has no log-probabilities), None when they agree as far as both go. `took` is what the
-    other has there, empty where it had ended. `char` is the offset of the difference in the text of
-    the other. `gap` in nats, None where nothing tells it; `censored`: it is at least that. `drift`
-    is the largest difference of the log-probabilities of equal tokens before, in nats.
+    the two has neither log-probabilities nor token ids, or where only the texts differ), None when
+    they agree as far as both go. `took` is what the other has there, empty where it had ended.
+    `char` is the offset of the difference in the text of the other. `gap` in nats, None where
+    nothing tells it; `censored`: it is at least that. `drift` is the largest difference of the
+    log-probabilities of equal tokens before, in nats.
     """
 
     at: int | None
@@ -44,15 +45,30 @@ class Comparison:
 
 
 def compare(reference: Observation, other: Observation) -> Comparison:
-    """The other answer against the reference, over their common prefix."""
+    """The other answer against the reference, over their common prefix: token by token, then their
+    texts. Token ids tell apart what looks the same, such as parts of a character.
+    """
+    found = _by_logprobs(reference, other) or _by_ids(reference, other)
+    if found is not None and found.at is not None:
+        return found
+    left, right = content(reference), content(other)
+    at = _first_difference(left, right, reference, other)
+    if at is None:
+        return found or Comparison(at=None, unit="character")
+    drift = found.drift if found else None
+    return Comparison(at=at, took=right[at : at + 1], unit="character", char=at, drift=drift)
+
+
+def _by_logprobs(reference: Observation, other: Observation) -> Comparison | None:
     ours, theirs = tokens(reference), tokens(other)
     if not (ours and theirs):
-        left, right = content(reference), content(other)
-        at = _first_difference(left, right, reference, other)
-        took = "" if at is None else right[at : at + 1]
-        return Comparison(at=at, took=took, unit="character", char=at or 0)
+        return None
     names = [each.token for each in ours], [each.token for each in theirs]
-    at = _first_difference(*names, reference, other)
+    ids = token_ids(reference), token_ids(other)
+    numbered = (len(ids[0]), len(ids[1])) == (len(ours), len(theirs))
+    at = _first_difference(names[0], names[1], reference, other)
+    if numbered:
+        at = _first_difference(ids[0], ids[1], reference, other)
     together = min(len(ours), len(theirs)) if at is None else at
     drift = max(
         (
@@ -65,8 +81,27 @@ def compare(reference: Observation, other: Observation) -> Comparison:
         return Comparison(at=None, drift=drift)
     took = names[1][at] if at < len(theirs) else ""
     char = sum(len(name) for name in names[1][:at])
-    gap, censored = (None, False) if at >= len(ours) else _gap(ours[at], took)
+    told = at < len(ours) and took != ours[at].token  # which of those that look alike is not told
+    gap, censored = _gap(ours[at], took) if told else (None, False)
     return Comparison(at=at, took=took, char=char, gap=gap, censored=censored, drift=drift)
+
+
+def _by_ids(reference: Observation, other: Observation) -> Comparison | None:
+    ours, theirs = token_ids(reference), token_ids(other)
+    if not (ours and theirs):
+        return None
+    at = _first_difference(ours, theirs, reference, other)
+    if at is None:
+        return Comparison(at=None)
+    took = f"token {theirs[at]}" if at < len(theirs) else ""
+    text = content(other)
+    char = _first_difference(content(reference), text, reference, other)
+    return Comparison(at=at, took=took, char=len(text) if char is None else char)
+
+
+def token_ids(observation: Observation) -> list[int]:
+    """The ids of the tokens of an answer's content; empty where the target gave none."""
+    return [i for c in observation.chunks if c.field == "content" for i in c.token_ids]
 
 
 def tokens(observation: Observation) -> list[TokenLogprob]:
@@ -80,7 +115,7 @@ def content(observation: Observation) -> str:
 
 
 def _first_difference(
-    left: Sequence[str], right: Sequence[str], reference: Observation, other: Observation
+    left: Sequence[object], right: Sequence[object], reference: Observation, other: Observation
 ) -> int | None:
     """Index of the first difference of two sequences over what both have.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ class Call:
     created: int
     requests: tuple[GenerateRequest, ...]
     logprobs: bool
+    token_ids: bool
     include_usage: bool
     queue: asyncio.Queue[Update | None] = field(default_factory=asyncio.Queue)
 
@@ -122,12 +123,13 @@ class Answerer:
         everything = [update async for batch in self.updates(call) for update in batch]
         choices = render.merged(everything, call.choices)
         ended = {update.index: update.usage for update in choices if update.usage}
-        shown = [
-            render.whole_choice(call.style, each, self.texts, logprobs=call.logprobs)
-            for each in choices
-        ]
+        shown = [self.shown(render.whole_choice, call, each) for each in choices]
         kind = "chat.completion" if call.style == "chat" else "text_completion"
         return json_response({**call.head(kind), "choices": shown, "usage": call.usage(ended)})
+
+    def shown(self, form: Callable[..., dict[str, Any]], call: Call, update: Update) -> Any:
+        """An update in this form, with what the call asks for."""
+        return form(call.style, update, self.texts, logprobs=call.logprobs, ids=call.token_ids)
 
     async def events(self, call: Call) -> AsyncIterator[bytes]:
         """The answer as server-sent events, several in one piece when they came together."""
@@ -139,16 +141,9 @@ class Answerer:
         async for batch in self.updates(call):
             ended.update({update.index: update.usage for update in batch if update.usage})
             yield b"".join(
-                event(
-                    head
-                    | {
-                        "choices": [
-                            render.chunk_choice(call.style, u, self.texts, logprobs=call.logprobs)
-                        ]
-                    }
-                )
+                event(head | {"choices": [self.shown(render.chunk_choice, call, u)]})
                 for u in batch
-                if u.text or u.logprobs or u.finish_reason
+                if u.text or u.logprobs or u.finish_reason or (call.token_ids and u.tokens)
             )
         if call.include_usage:
             yield event(head | {"choices": [], "usage": call.usage(ended)})

@@ -205,6 +205,7 @@ class Engine:
             id=sequence.request.id,
             index=sequence.index,
             text=text,
+            tokens=(pick.token,),
             logprobs=released_logprobs(sequence) if sequence.held_logprobs else (),
         )
 
@@ -225,6 +226,7 @@ class Engine:
             id=sequence.request.id,
             index=sequence.index,
             text=text,
+            tokens=() if reason == "abort" else (sequence.tokens[-1],),
             logprobs=released_logprobs(sequence),
             finish_reason=reason,
             usage=sequence.usage(),

@@ -59,7 +59,8 @@ class Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Not OpenAI's, as vLLM has them: `cache_salt` keeps a prefix to those who know the salt,
     `ignore_eos` goes on to `max_tokens`, `allowed_token_ids` are the only ones that may be
-    written. `temperature` is 0 when absent, unlike OpenAI's 1.
+    written, `return_token_ids` gives the ids of those that were. `temperature` is 0 when absent,
+    unlike OpenAI's 1.
     """
 
     model: str
@@ -77,6 +78,7 @@ class Common(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     frequency_penalty: Penalty | None = None
     cache_salt: str | None = None
     ignore_eos: bool = False
+    return_token_ids: bool = False
 
     user: str | None = None
     metadata: dict[str, str] | None = None

@@ -21,6 +21,7 @@ def merged(updates: Iterable[Update], choices: int) -> list[Update]:
         replace(
             group[-1],
             text="".join(part.text for part in group),
+            tokens=tuple(token for part in group for token in part.tokens),
             logprobs=tuple(one for part in group for one in part.logprobs),
         )
         for group in parts
@@ -29,7 +30,7 @@ def merged(updates: Iterable[Update], choices: int) -> list[Update]:
 
 
 def whole_choice(
-    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool
+    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool, ids: bool
 ) -> dict[str, Any]:
     """One element of `choices` of a response that is not streamed."""
     shown = {"role": "assistant", "content": update.text, "refusal": None}
@@ -38,11 +39,12 @@ def whole_choice(
         **({"message": shown} if style == "chat" else {"text": update.text}),
         "logprobs": logprob_block(style, update.logprobs, texts) if logprobs else None,
         "finish_reason": update.finish_reason,
+        **({"token_ids": update.tokens} if ids else {}),
     }
 
 
 def chunk_choice(
-    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool
+    style: Style, update: Update, texts: TokenTexts, *, logprobs: bool, ids: bool
 ) -> dict[str, Any]:
     """One element of `choices` of a streamed chunk."""
     shown = {"content": update.text} if update.text else {}
@@ -51,6 +53,7 @@ def chunk_choice(
         **({"delta": shown} if style == "chat" else {"text": update.text}),
         "logprobs": logprob_block(style, update.logprobs, texts) if logprobs else None,
         "finish_reason": update.finish_reason,
+        **({"token_ids": update.tokens} if ids else {}),
     }
 
 

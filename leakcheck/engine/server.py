@@ -225,6 +225,7 @@ class Api:
             created=int(time.time()),
             requests=requests,
             logprobs=params.logprobs is not None,
+            token_ids=body.return_token_ids,
             include_usage=body.include_usage,
         )
         return await self.serve(request, body, call)

@@ -99,7 +99,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What one step added to choice `index` of request `id`.
+    """What one step added to choice `index` of request `id`: a token, and what text came of it.
 
     `finish_reason` and `usage` come together, with the last update of that choice.
     """
@@ -107,6 +107,7 @@ class Update:
     id: str
     index: int
     text: str = ""
+    tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     usage: Usage | None = None

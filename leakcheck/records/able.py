@@ -31,15 +31,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """What a target can do, by its answers to `requests` requests.
+    """What a target can do, by its answers to `requests` requests of at most so many `tokens`.
 
     `engine` is what it looks like, by its own words, and decides nothing. `apis` are those that
     answered a tiny request. `context_tokens` is the limit that it names. `pieces`: an answer of
-    several tokens came in so many. `logprobs` is how many alternatives a token came with (0: none).
-    `refuses` are the fields that it does not take. `salts`: whether a prefix cached under one
-    cache_salt is found under another (`together`) or not (`apart`). `limits` are the headers in
-    which it names limits. `unsaid` are abilities that its backend has no words for, so that they
-    were not asked for. `lost`: it answered nothing at all any more in the end.
+    several tokens came in so many. `logprobs` is how many alternatives a token came with (0: none),
+    `token_ids` whether answers came as ids too. `refuses` are the fields that it does not take.
+    `salts`: whether a prefix cached under one cache_salt is found under another (`together`) or not
+    (`apart`). `limits` are the headers in which it names limits. `unsaid` are abilities that its
+    backend has no words for, so that they were not asked for. `lost`: it answered nothing at all
+    any more in the end.
     """
 
     base_url: str
@@ -64,6 +65,7 @@ class Abilities:
     response_format: Literal["followed", "ignored", "refused"] | None = None
     token_prompts: bool | None = None
     prompt_logprobs: bool | None = None
+    token_ids: bool | None = None
     reasoning: bool | None = None
     salts: Literal["apart", "together"] | None = None
     refuses: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Abilities:
     unsaid: tuple[str, ...] = ()
     lost: bool = False
     requests: int = 0
+    tokens: int = 0
     notes: tuple[str, ...] = ()
 
 

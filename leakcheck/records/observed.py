@@ -56,14 +56,16 @@ class Chunk:
 
     `field` is where it stood: `content`, `reasoning`, `tool`, `error`, `prompt` (see PROMPT);
     further choices of one request are `content[1]` and so on. Texts of one field, joined, are the
-    answer. A chunk with a `connection` comes first and says that only: the number of the lane's
-    connection that the answer comes over, counted from 1, and, where headers say it, which
-    `replica` answers, which `reply_id` the target gives the reply and what is left of a `quota`.
+    answer. `token_ids` are those of its tokens, where they were asked for. A chunk with a
+    `connection` comes first and says that only: the number of the lane's connection that the answer
+    comes over, counted from 1, and, where headers say it, which `replica` answers, which `reply_id`
+    the target gives the reply and what is left of a `quota`.
     """
 
     text: str = ""
     field: str = "content"
     logprobs: tuple[TokenLogprob, ...] = ()
+    token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
     target_id: str | None = None

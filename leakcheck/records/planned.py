@@ -39,8 +39,8 @@ class Sampling:
     """Sampling parameters as they are sent; None leaves a parameter out, and so do False and ().
 
     `n` answers are asked for: the fields `content`, `content[1]` and so on. Extensions that some
-    engines have: `prompt_logprobs`, `ignore_eos`, and `allowed_token_ids`, the only tokens that may
-    be written.
+    engines have: `prompt_logprobs`, `ignore_eos`, `allowed_token_ids`, the only tokens that may be
+    written, and `return_token_ids`, which asks for the ids of those that were.
     """
 
     max_tokens: int = 32
@@ -54,6 +54,7 @@ class Sampling:
     n: int | None = None
     ignore_eos: bool = False
     prompt_logprobs: int | None = None
+    return_token_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "log-probs", _logprobs(able, facts)
     yield "sampling", _sampling(able, facts)
     yield "tools, formats", _shapes(able)
-    if able.backend == "openai":
+    if able.backend == "openai" or able.token_ids is not None:
         yield "extensions", _extensions(able)
     yield "refuses", _refuses(able)
     yield "cached tokens", _cached(able, facts)
@@ -209,10 +209,13 @@ def _shapes(able: Abilities) -> str:
 
 
 def _extensions(able: Abilities) -> str:
-    named = (
-        ("prompts of token ids", able.token_prompts),
-        ("prompt_logprobs", able.prompt_logprobs),
-    )
+    named: tuple[tuple[str, bool | None], ...] = (("answers as token ids", able.token_ids),)
+    if able.backend == "openai":
+        named = (
+            ("prompts of token ids", able.token_prompts),
+            ("prompt_logprobs", able.prompt_logprobs),
+            *named,
+        )
     return _sorted_out(named, "takes")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -41,6 +41,7 @@ _ASKED = (
     "tools",
     "response_format",
     "cache_salt",
+    "return_token_ids",
 )
 """Fields of requests that matter here, of those that a backend may have no words for."""
 _LOST = 3
@@ -71,28 +72,30 @@ def ask(
     *,
     turns: Turns | None = None,
     most: int = MOST,
+    tokens: int | None = None,
     reports_cached_tokens: bool | None = None,
 ) -> Abilities:
     """What the target can do. `models` and `listed` are its list of models, by name and as it came.
 
-    At most `most` requests are sent. With `reports_cached_tokens` a survey already knows of its
-    cached tokens. Never raises for what a target does; UsageError as the backend.
+    At most `most` requests are sent, of at most so many `tokens` (None: any number). With
+    `reports_cached_tokens` a survey already knows of its cached tokens. Never raises for what a
+    target does; UsageError as the backend.
     """
     return asyncio.run(
-        _ask(target, models, listed, turns or Turns(), most, cached=reports_cached_tokens)
+        _ask(
+            lambda: Asker(target, turns or Turns(), most=most, tokens=tokens),
+            models,
+            listed,
+            cached=reports_cached_tokens,
+        )
     )
 
 
 async def _ask(
-    target: Target,
-    models: Sequence[str],
-    listed: Any,
-    turns: Turns,
-    most: int,
-    *,
-    cached: bool | None,
+    connect: Callable[[], Asker], models: Sequence[str], listed: Any, *, cached: bool | None
 ) -> Abilities:
-    asker = Asker(target, turns, most=most)
+    asker = connect()
+    target = asker.target
     try:
         where = None
         if asker.http is not None:
@@ -118,7 +121,8 @@ async def _ask(
         return replace(
             found,
             limits=dict(asker.limits),
-            requests=asker.requests,
+            requests=asker.used.requests,
+            tokens=asker.used.tokens,
             lost=asker.unanswered >= _LOST,
         )
     finally:
@@ -270,7 +274,15 @@ def _is_json(seen: Seen) -> bool:
 
 
 async def _extras(asker: Asker, found: Abilities) -> Abilities:
-    """Fields beyond OpenAI's: prompts as token ids, log-probabilities of the prompt."""
+    """Beyond OpenAI's: answers and prompts as token ids, log-probabilities of the prompt."""
+    if "return_token_ids" in found.refuses:
+        found = replace(found, token_ids=False)
+    elif "return_token_ids" not in found.unsaid:
+        seen = await asker.answer(
+            _request(found.api, stream=False, max_tokens=1, return_token_ids=True)
+        )
+        if seen.ok or seen.refused:
+            found = replace(found, token_ids=any(chunk.token_ids for chunk in seen.chunks))
     if found.backend != "openai":
         return found
     if "completions" in found.apis:
@@ -312,7 +324,7 @@ async def _salted(asker: Asker, found: Abilities) -> Abilities:
 
 def _request(api: Api, text: str | None = None, *, stream: bool = True, **fields: Any) -> Request:
     """A short request; names of `Sampling` go into it."""
-    names = {"temperature", "seed", "stop", "top_logprobs", "n", "prompt_logprobs"}
+    names = Sampling.__dataclass_fields__.keys()
     sampling = Sampling(
         max_tokens=fields.pop("max_tokens", _TOKENS),
         **{name: fields.pop(name) for name in names & fields.keys()},

@@ -77,6 +77,7 @@ def plan(
         sampling = Sampling(
             max_tokens=free_tokens if kind == "free" else load.max_tokens,
             top_logprobs=top_logprobs if window.facts.reports_logprobs else None,
+            return_token_ids=True,
         )
         singles.append(replace(single, sampling=sampling, stream=rng.random() < streamed))
     shapes = [_filler(rng, max_filler_words) for _ in range(load.requests - recipients)]

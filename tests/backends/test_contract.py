@@ -202,6 +202,19 @@ def test_logprobs_are_read_with_their_alternatives(case, stream, aimed):
     assert found[0].top == (("hello", -0.5), ("hello0", -1.5))
 
 
+NUMBERED = [c for c in CASES if c.backend in {"openai", "llamacpp"} and c.api != "responses"]
+
+
+@both_ways
+@pytest.mark.parametrize("case", NUMBERED, ids=lambda case: case.name)
+def test_token_ids_are_asked_for_and_read(case, stream, aimed):
+    sent = asking("hello duck", stream=stream, sampling=Sampling(return_token_ids=True))
+    (chunks,) = talk(aimed(case), sent)
+    assert [each for chunk in chunks for each in chunk.token_ids] == [0, 1]
+    (chunks,) = talk(aimed(case), asking("hello duck", stream=stream))
+    assert not any(chunk.token_ids for chunk in chunks)
+
+
 FULL = Sampling(max_tokens=19, temperature=0.5, top_p=0.75, seed=17, stop=("x",), top_logprobs=2)
 
 

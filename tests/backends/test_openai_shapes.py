@@ -60,7 +60,7 @@ def test_a_response_is_never_asked_to_be_shorter_than_openai_allows():
 
 
 def test_tools_formats_and_extensions_are_sent_where_a_request_has_them():
-    sampling = Sampling(n=2, ignore_eos=True, prompt_logprobs=0)
+    sampling = Sampling(n=2, ignore_eos=True, prompt_logprobs=0, return_token_ids=True)
     body = openai.body(
         CHAT,
         request(
@@ -75,7 +75,7 @@ def test_tools_formats_and_extensions_are_sent_where_a_request_has_them():
     assert body["tools"] == [{"type": "function", "function": TOOL}]
     assert (body["tool_choice"], body["response_format"]) == ("required", {"type": "json_object"})
     assert (body["n"], body["ignore_eos"], body["prompt_logprobs"]) == (2, True, 0)
-    assert body["top_k"] == 1
+    assert (body["top_k"], body["return_token_ids"]) == (1, True)
 
 
 def test_token_ids_stand_in_the_place_of_the_prompt():
@@ -139,6 +139,23 @@ def test_the_tokens_of_a_prompt_are_a_field_of_their_own():
     ]
     chunks = read(Answer(), {"choices": [{"text": "a"}], "prompt_logprobs": prompt})
     assert fields(chunks) == {"content": "a", "prompt": " sea!"}
+
+
+@pytest.mark.parametrize("choice", [{"delta": {"content": "a sea"}}, {"text": "a sea"}])
+def test_the_token_ids_of_an_answer_come_with_its_text(choice):
+    (chunk,) = read(Answer(), {"choices": [choice | {"token_ids": [5, 6]}]})
+    assert (chunk.text, chunk.token_ids) == ("a sea", (5, 6))
+
+
+def test_token_ids_without_text_are_kept():
+    (chunk,) = read(Answer(), {"choices": [{"delta": {}, "token_ids": [5]}]})
+    assert (chunk.text, chunk.token_ids) == ("", (5,))
+
+
+@pytest.mark.parametrize("odd", [None, "5", {"a": 1}, [5, "6"], [5, -1], [5.5], [True]])
+def test_token_ids_that_are_none_are_passed_over(odd):
+    (chunk,) = read(Answer(), {"choices": [{"text": "a", "token_ids": odd}]})
+    assert (chunk.text, chunk.token_ids) == ("a", ())
 
 
 def test_reasoning_that_is_sent_under_two_names_is_kept_once():

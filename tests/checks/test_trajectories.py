@@ -79,3 +79,34 @@ def test_only_the_first_difference_counts_and_drift_only_before_it():
 def test_without_logprobs_texts_are_compared():
     seen = compare(answer("abcd", logprobs=False), answer("abxd", logprobs=False))
     assert (seen.at, seen.unit, seen.took, seen.gap) == (2, "character", "x", None)
+
+
+def numbered(text, ids, finish="length", *, logprobs=True):
+    """An answer whose tokens came as ids too."""
+    plain = answer(text, finish, logprobs=logprobs)
+    return replace(plain, chunks=tuple(replace(c, token_ids=tuple(ids)) for c in plain.chunks))
+
+
+def test_token_ids_tell_apart_tokens_that_look_the_same():
+    seen = compare(numbered("a\ufffd", [1, 2]), numbered("a\ufffd", [1, 3]))
+    assert (seen.at, seen.took, seen.unit, seen.gap) == (1, "\ufffd", "token", None)
+
+
+def test_token_ids_do_where_there_are_no_logprobs():
+    seen = compare(
+        numbered("one two", [1, 2], logprobs=False), numbered("one ten", [1, 3], logprobs=False)
+    )
+    assert (seen.at, seen.took, seen.unit, seen.char) == (1, "token 3", "token", 5)
+    assert seen.gap is None
+
+
+def test_token_ids_of_another_number_than_the_logprobs_are_left_aside():
+    assert compare(numbered("ab", [1, 2, 3]), numbered("ab", [1, 2, 4])).at is None
+
+
+def test_texts_that_differ_though_their_tokens_do_not_differ():
+    """As where one answer is turned into text with what another left behind."""
+    other = numbered("ab", [1, 2])
+    other = replace(other, chunks=(replace(other.chunks[0], text="ax"),))
+    seen = compare(numbered("ab", [1, 2]), other)
+    assert (seen.at, seen.took, seen.unit) == (1, "x", "character")

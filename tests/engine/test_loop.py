@@ -20,7 +20,7 @@ def make_call(name, *, n=1, max_tokens=5, prompt=(5, 6, 7)):
     request = GenerateRequest(id=f"{name}-0", prompt=prompt, params=params, n=n)
     return Call(
         id=name, style="chat", model="tiny", created=0, requests=(request,), logprobs=False,
-        include_usage=True,
+        token_ids=False, include_usage=True,
     )  # fmt: skip
 
 

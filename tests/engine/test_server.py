@@ -114,6 +114,18 @@ def test_streamed_logprobs_are_those_of_the_whole_answer(server):
         assert [one for part in parts for one in part[column]] == whole[column]
 
 
+def test_token_ids_are_those_of_the_tokens_streamed_or_not(server):
+    whole = ok(complete(server, logprobs=0, return_token_ids=True))["choices"][0]
+    chunks = events(complete(server, return_token_ids=True, stream=True)[1])
+    assert len(whole["token_ids"]) == len(whole["logprobs"]["tokens"]) == 6
+    parts = [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+    assert parts == whole["token_ids"]
+
+
+def test_token_ids_are_given_only_where_they_are_asked_for(server):
+    assert "token_ids" not in ok(complete(server))["choices"][0]
+
+
 def test_several_prompts_and_choices_keep_their_order(server):
     single = [
         ok(complete(server, prompt=prompt))["choices"][0]["text"] for prompt in ("one", "two")

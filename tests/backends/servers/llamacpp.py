@@ -22,6 +22,7 @@ def asked(seen):
         seed=body.get("seed"),
         stop=body.get("stop"),
         top_logprobs=body.get("n_probs"),
+        token_ids=body.get("return_tokens", False),
     )
 
 
@@ -43,16 +44,18 @@ def event(document):
 
 
 def _piece(text, asked, number):
-    found = {"index": 0, "content": text, "tokens": [number], "stop": False, "id_slot": -1}
+    tokens = [number] if asked.token_ids else []
+    found = {"index": 0, "content": text, "tokens": tokens, "stop": False, "id_slot": -1}
     if asked.top_logprobs:
         found["completion_probabilities"] = [token(text, number)]
     return found
 
 
-def _end(text):
+def _end(text, tokens=()):
     return {
         "index": 0,
         "content": text,
+        "tokens": list(tokens),
         "id_slot": 3,
         "stop": True,
         "model": "m",
@@ -67,7 +70,7 @@ def _end(text):
 
 
 def whole(text, asked):
-    found = _end(text)
+    found = _end(text, range(len(words(text))) if asked.token_ids else ())
     if asked.top_logprobs:
         pieces = enumerate(words(text))
         found["completion_probabilities"] = [token(piece, n) for n, piece in pieces]

@@ -32,6 +32,7 @@ def asked(seen):
         seed=body.get("seed"),
         stop=body.get("stop"),
         top_logprobs=logprobs,
+        token_ids=body.get("return_token_ids", False),
     )
 
 
@@ -68,10 +69,12 @@ def _logprobs(parts, asked):
     }
 
 
-def _choice(text, asked, finish, name):
+def _choice(text, asked, finish, name, first=0):
     choice = {"index": 0, "finish_reason": finish}
     if text:
         choice["logprobs"] = _logprobs(words(text), asked)
+        if asked.token_ids:
+            choice["token_ids"] = list(range(first, first + len(words(text))))
     if asked.completion:
         return choice | {"text": text}
     return choice | {name: {"role": "assistant", "content": text}}
@@ -87,7 +90,7 @@ def whole(text, asked):
 def pieces(text, asked):
     if asked.responses:
         return [event(each) for each in _events(text, asked)]
-    found = [_choice(piece, asked, None, "delta") for piece in words(text)]
+    found = [_choice(piece, asked, None, "delta", n) for n, piece in enumerate(words(text))]
     found.append(_choice("", asked, "stop", "delta"))
     base = {"id": "c1", "model": "m", "created": 1, "object": "chat.completion.chunk"}
     events = [base | {"choices": [choice]} for choice in found]

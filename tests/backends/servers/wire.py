@@ -34,6 +34,7 @@ class Asked:
     seed: int | None = None
     stop: list[str] | None = None
     top_logprobs: int | None = None
+    token_ids: bool = False
 
 
 @dataclass(kw_only=True)
