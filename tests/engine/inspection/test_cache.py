@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.cache_utils import Cache, DynamicLayer
 
 from leakcheck.engine.inspection import __main__ as command
 from leakcheck.engine.inspection import cache, passes, screen
+from leakcheck.engine.inspection.attention import whole_weights
+from leakcheck.engine.inspection.bounds import eager_attention
 from leakcheck.engine.inspection.compare import Setting, compare_all, lengths_up_to
 from leakcheck.engine.inspection.owntext import sample_text
-from leakcheck.engine.inspection.specimens import SPECIMENS, obtain
+from leakcheck.engine.inspection.specimens import ROTARY, SPECIMENS, byte_tokenizer, obtain
 from leakcheck.engine.inspection.ways import OWN, Way, dynamic, one_by_one, ways
 
 BLOCK = 8
@@ -114,6 +117,40 @@ def test_healthy_models_give_no_alarm(name, dtype):
     for its in outcomes.values():
         assert its.finding is None
         assert its.of_bound < 0.5
+
+
+ODD = {
+    "a-router-that-is-a-linear-map": {
+        "model_type": "llama4_text",
+        "num_hidden_layers": 2,
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 64,
+    },
+    "attention-without-a-number": {
+        "model_type": "gpt_neo",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "attention_types": [[["global"], 2]],
+    },
+}
+"""Models whose modules are not built as those of most are."""
+
+
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
+def test_models_of_an_odd_build_are_compared_too(fields):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**ROTARY | fields)).eval()
+    outcomes = compared(model, byte_tokenizer(), "DynamicCache", "left-padded", lengths=(16,))
+    assert [(its.refusal, its.finding) for its in outcomes.values()] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("fields", ODD.values(), ids=ODD)
+def test_their_attention_weights_are_seen_in_every_layer(fields):
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**ROTARY | fields)).eval()
+    with eager_attention(model):
+        weights = whole_weights(model, tuple(range(9)))
+    assert len(weights.layers) == 2
+    assert all(layer is not None for layer in weights.layers)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))

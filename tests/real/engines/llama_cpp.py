@@ -43,6 +43,7 @@ def engine(*, unified, seeds, noise):
         model="smollm2",
         metrics=True,
         cached_tokens=True,
+        prefix_windows=3,  # each slot has a cache of its own, and a pair may come to two of them
         flags=("--api", "completions"),
         # it does, and few of the chains of so small a set need an open one
         leaves_open=("the target closed every connection",),
