@@ -198,6 +198,9 @@ def _plugin(kind: str, name: Any, table: Any, path: Path, where: str) -> PlugIn:
     if not isinstance(name, str) or not isinstance(table, dict):
         raise ScenarioError(f"{path}: {where}: {table!r} is not a table with a plug-in's options")
     options = {key: value for key, value in table.items() if key != "use"}
+    for key, value in options.items():
+        if isinstance(value, (int, float)) and value < 0:
+            raise ScenarioError(f"{path}: {where}.{key} is {value}; use 0 or more")
     try:
         function = plugin.load(kind, name, "plan" if kind == "traffic" else "check")
         plugin.check_options(function, options, f"{path}: {where}")
@@ -281,7 +284,8 @@ def plan_window(
     """The requests of one window, drawn from the run's seed and the window's own number.
 
     Answers get room for what they are to show, whatever `load.max_tokens` says: see `room`. Where
-    the target has tenants, requests are dealt to their keys: see `dealt`.
+    the target has tenants, requests are dealt to their keys: see `dealt`. Raises UsageError for
+    options of the traffic with which nothing can be planned.
     """
     rng = random.Random(f"{seed}/{scenario.name}/{index}")
     most = max(scenario.load.max_tokens, room(scenario.load, facts))
@@ -297,7 +301,13 @@ def plan_window(
         ids=ids,
     )
     shape = plugin.load("traffic", scenario.traffic.name, "plan")
-    requests = list(shape(window, **scenario.traffic.options))
+    try:
+        requests = list(shape(window, **scenario.traffic.options))
+    except (ArithmeticError, LookupError, ValueError) as error:  # what numbers do not allow
+        raise UsageError(
+            f"{scenario.path}: traffic: no window can be planned with {scenario.traffic.options} "
+            f"({error})"
+        ) from error
     return dealt(requests, facts.tenants, random.Random(f"{seed}/{scenario.name}/{index}/keys"))
 
 

@@ -201,8 +201,10 @@ def test_a_killed_parent_leaves_no_worker_and_its_run_can_be_analysed(scenario, 
     process.kill()
     process.communicate()
     eventually(lambda: not any(alive(pid) for pid in workers))
+    latest = scenario.parent / "reports" / "latest"
+    assert latest.resolve() == folder(scenario).resolve()  # and not the run before
     done = subprocess.run(
-        [sys.executable, "-m", "leakcheck.cli", "analyze", str(folder(scenario))],
+        [sys.executable, "-m", "leakcheck.cli", "analyze", str(latest)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr

@@ -9,7 +9,7 @@ from leakcheck import analyzer
 from leakcheck.analyzer import settling
 from leakcheck.analyzer.settling import State
 from leakcheck.checks import altered
-from leakcheck.records import Chunk, Gate, Load
+from leakcheck.records import Chunk, Gate, Load, Sampling
 from leakcheck.report import html, markdown, plain_run, terminal
 from leakcheck.report import plain as plain_words
 
@@ -17,9 +17,10 @@ GATE = Gate(detect=1.0, min_windows=1, min_echo=0.1, min_overlap=0.1)
 LINE = "t> u> v> w> x> y> z> t=tT u=uU v=vV w=wW x=xX y=yY z=zZ"
 
 
-def shown(text):
+def shown(text, **more):
     """A run that is clean, but for z, which was answered with this text as well."""
-    h = history(LINE, checks=("foreign_passphrase", "altered"), gate=GATE, load=Load(windows=1))
+    checks = ("foreign_passphrase", "altered")
+    h = history(LINE, checks=checks, gate=GATE, load=Load(windows=1), **more)
     said = f"{ticket('z')} {passphrase('z')} {text}"
     return with_chunks(h, "z", Chunk(text=said))
 
@@ -28,8 +29,8 @@ def in_base64():
     return shown(base64.b64encode(passphrase("t").encode()).decode())
 
 
-def in_part():
-    return shown(" ".join(passphrase("t").split()[1:4]))
+def in_part(**more):
+    return shown(" ".join(passphrase("t").split()[1:4]), **more)
 
 
 def state_of(h):
@@ -78,6 +79,14 @@ def test_three_words_that_no_phantom_shares_are_neither_clean_nor_a_leak():
     assert reason.startswith("an open suspicion: z (tenant t25, window 0) was answered with a part")
     assert "of the passphrase of t (tenant t19) (as it is: " in reason
     assert "phantoms show as well" in reason
+
+
+def test_an_answer_hotter_than_one_opens_no_suspicion():
+    """It is words in any order: two of a phrase come together by chance."""
+    h = in_part(changes={"z": {"sampling": Sampling(temperature=1.2)}})
+    assert analyzer.analyze(h).status == "clean"
+    (fragment,) = [look for look in altered.check(h).looks if look.tier == "fragment"]
+    assert (fragment.planted_hits, fragment.unshared) == (1, 0)
 
 
 def test_windows_go_on_while_a_suspicion_is_open():

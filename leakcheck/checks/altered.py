@@ -17,7 +17,7 @@ A passphrase that shows as a whole is proof. As it is, it is the business of `fo
 no finding is made of such a pair here, but it counts. In another form it is a leak (`_wholes`).
 
 A part that none of its phantoms shares is an open suspicion (`evidence["open"]` of its finding): it
-proves nothing, and nothing is clean beside it.
+proves nothing, and nothing is clean beside it. None is opened by an answer hotter than `_HOTTEST`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ CHECK = "altered"
 WEIGHTS = {ENCODED: 0.35, FRAGMENT: 0.35, ALTERNATIVES: 0.15, TOPIC: 0.15}
 """How the e-values of the tiers are weighed; a tier that looked at nothing has 1."""
 TITLE = "Altered forms"
+_HOTTEST = 1.0
+"""Hotter answers are words in any order, and two of some phrase come together by chance: what that
+left open kept 2 of 4 runs of parameter-twins on healthy targets from being clean. It is evidence.
+"""
 LEAST_E_VALUE = 10.0
 """Alternatives make findings from this e-value of all windows together on: any model has words in
 mind, and single ones say nothing. They stay notes: one passphrase in a hundred is in the top
@@ -128,7 +132,8 @@ def _counted(
 
 
 def _is_open(hit: Hit) -> bool:
-    return hit.tier in (FRAGMENT, ENCODED) and hit.as_well == 0
+    cool = hit.answer.request.sampling.temperature <= _HOTTEST
+    return hit.tier in (FRAGMENT, ENCODED) and hit.as_well == 0 and cool
 
 
 def _verbatim(history: History) -> frozenset[tuple[str, str]]:

@@ -35,9 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        judged = "; `leakcheck analyze RUN_DIR` judges what a run has observed so far"
         plain = arguments.command is not commands.run or arguments.selftest
-        _complain("interrupted" if plain else "interrupted" + judged)
+        _complain("interrupted" if plain else f"interrupted{_judged(arguments)}")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `leakcheck list | head`; a verdict has been returned by then
         commands.drop_output()
@@ -52,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return EXIT_CODES["error"]
     return code
+
+
+def _judged(arguments: argparse.Namespace) -> str:
+    folder = arguments.resume or f"{arguments.out}/latest"
+    return (
+        f"; `leakcheck analyze {folder}` judges what the run has observed so far, and "
+        f"`leakcheck run --resume {folder}` goes on"
+    )
 
 
 def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -151,6 +151,8 @@ def _seed(arguments: argparse.Namespace) -> int:
 def _target(arguments: argparse.Namespace) -> Target | None:
     """The target of the flags and the environment; None for the embedded engine."""
     embedded = arguments.embedded or arguments.fault or arguments.engine_flag
+    if arguments.target is not None and not arguments.target.strip():
+        raise UsageError("--target is empty; name a URL, or leave it out for the embedded engine")
     if arguments.target and embedded:
         raise UsageError("--target and --embedded (--fault, --engine-flag) exclude each other")
     url = None if embedded else arguments.target or _env(*_usual_targets(arguments.backend))

@@ -66,6 +66,7 @@ def run(options: Options, watch: Watch) -> tuple[Report, Path]:
         folder = runfolder.create(setup.out, name, setup.seed)
         origin = session.provenance(setup, opened, scenarios)
         runfolder.write_provenance(folder, origin)
+        runfolder.link_latest(folder)  # a killed run is the one that `latest` resumes
         runfolder.write_plans(folder, [usual.first])
         try:
             with _started(folder, opened, origin, watch) as live:

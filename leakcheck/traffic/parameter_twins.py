@@ -81,7 +81,13 @@ def plan(
     arrive in chunks. Raises UsageError where these are too few.
     """
     rng = window.rng
-    recipients, hot = max(2, recipients), max(2, hot)
+    least = {"recipients": (recipients, 2), "hot": (hot, 2), "biased_tokens": (biased_tokens, 1)}
+    least |= {"hot_tokens": (hot_tokens, 1), "shortest": (shortest, 1)}
+    for name, (given, fewest) in least.items():
+        if given < fewest:
+            raise UsageError(f"parameter_twins: {name} is {given}; use {fewest} or more")
+    if temperature <= 0:
+        raise UsageError(f"parameter_twins: temperature is {temperature:g}; use more than 0")
     if recipients + 1 + hot > window.load.requests:
         raise UsageError(
             f"parameter_twins: {recipients} recipients, 1 biased and {hot} hot requests are sent "

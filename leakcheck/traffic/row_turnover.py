@@ -46,6 +46,8 @@ def plan(
     them arrive in chunks. Raises UsageError where there is no such lane.
     """
     rng, load = window.rng, window.load
+    if lasts < 1:
+        raise UsageError(f"row_turnover: lasts is {lasts:g}; the biased request outlasts from 1 on")
     lanes, recipients = load.workers * load.lanes, load.requests - 1
     chains = min(lanes - 1, recipients // _LAPS)
     if chains < 1:
