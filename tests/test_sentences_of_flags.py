@@ -65,3 +65,9 @@ def test_no_number_in_traffic_is_a_traceback(name, option, value, capsys):
     few = ["--windows", "1", "--set", f"traffic.{option}={value}"]
     assert main(["validate", name, *few]) in (0, 2)
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["99999", "abc", "0", "-1"])
+def test_a_port_that_is_none_is_refused(port, capsys):
+    assert main(["run", "--target", f"http://127.0.0.1:{port}/v1", "--model", "m"]) == 2
+    assert "is none; use 1 to 65535" in capsys.readouterr().err

@@ -241,6 +241,12 @@ def _require_plain(flag: str, url: str, right: str = "http://host:port/v1") -> N
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
         raise UsageError(f"{flag}: {url!r} is not a URL; write it as {right}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise UsageError(f"{flag}: the port of {url!r} is none; use 1 to 65535")
 
 
 def _header(text: str) -> tuple[str, str]:
