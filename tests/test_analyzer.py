@@ -205,7 +205,7 @@ def pairs_of(count):
 @pytest.mark.parametrize(
     ("gate", "line", "reason"),
     [
-        (Gate(detect=1.0, min_windows=2), CLEAN, "too few windows: 1 of 1 planned windows"),
+        (Gate(detect=1.0, min_windows=2), CLEAN, "too few windows: 1 of 1 windows"),
         (Gate(detect=1.0, min_windows=1, min_echo=0.9), CLEAN, "echo hardly measured: 7 of 7"),
         (Gate(detect=1.0, min_windows=1, min_echo=0.2), "a> b> a=a b=b", "echo too low: 0 of 2"),
         (
@@ -706,3 +706,11 @@ def test_replays_of_two_scenarios_never_share_a_window():
     sent = confirmations(merged(*parts))
     windows = {name: {r.window for r in sent if r.scenario == name} for name in ("one", "two")}
     assert not windows["one"] & windows["two"]
+
+
+def test_what_no_number_of_windows_could_mend_is_said_first():
+    line = "t> u> v> w> x> y> z> t=t u=u v=v w=w x=x y=y z=z"  # tickets, and nobody's passphrase
+    gate = Gate(detect=1.0, min_windows=60, min_echo=0.5)
+    (found,) = analyzer.analyze(history(line, gate=gate)).verdicts
+    assert found.reasons[0].startswith("echo too low: 0 of 7")
+    assert any(reason.startswith("too few windows") for reason in found.reasons[1:])

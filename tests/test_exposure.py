@@ -126,7 +126,7 @@ def test_windows_are_trials_against_the_minimum():
     h = history("a> b> a=a b=b | c> c=c d> d=d")
     found = measured(h, "windows", Gate(min_windows=2))
     assert (found.measured, found.minimum, found.enough) == (1.0, 2.0, False)
-    assert found.text.startswith("1 of 2 planned windows")
+    assert found.text.startswith("1 of 2 windows")
 
 
 def test_replays_are_in_no_measure():

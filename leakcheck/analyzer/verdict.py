@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakcheck.analyzer import reasons, settling
 from leakcheck.analyzer.case import CACHE_HIT, Case
-from leakcheck.records import Finding, Status
+from leakcheck.records import Exposure, Finding, Rate, Status
 
 
 def decide(case: Case) -> tuple[Status, tuple[str, ...]]:
@@ -51,7 +51,8 @@ def _accused(case: Case) -> bool:
 def lacking(case: Case) -> list[str]:
     """What was not tested, or not enough, as far as more windows could change it."""
     missing = reasons.suspicions(case)
-    missing += [reasons.shortfall(each) for each in case.exposure if each.enough is False]
+    lacks = [each for each in case.exposure if each.enough is False]
+    missing += [reasons.shortfall(each) for each in sorted(lacks, key=_may_yet_do)]
     echoed = settling.sensitivity(case.state) is not None
     if not echoed and not any(text.startswith("echo") for text in missing):
         missing.append(
@@ -61,6 +62,12 @@ def lacking(case: Case) -> list[str]:
     if case.bound is not None and not settling.certified(case.state, case.evidence.detect):
         missing.append(reasons.not_excluded(case))
     return [*missing, *case.untested]
+
+
+def _may_yet_do(each: Exposure) -> bool:
+    """Whether more of the same could be enough; what could not is said first."""
+    rate = each.measured
+    return not isinstance(rate, Rate) or each.minimum is None or rate.upper >= each.minimum
 
 
 def settles(case: Case) -> bool:

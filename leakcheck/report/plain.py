@@ -248,8 +248,8 @@ def _foreign_parameters(judged: Verdict, found: list[Finding]) -> Plain:
             "stranger who came before: look at where the target keeps its sampling settings.",
         )
     return Plain(
-        found=f"Settings of one request, such as its stop words or length, shaped the answer to "
-        f"another{_so_often(found[0])}.",
+        found=f"Sampling parameters of one request (a limit, a stop string, a bias, a temperature) "
+        f"shaped the answer to another{_so_often(found[0])}.",
         means=f"{_so_far(judged)}, yet users get answers cut or bent by strangers: look at "
         "where the target keeps the sampling settings of a batch, and at what the key of a cache "
         "of answers leaves out.",

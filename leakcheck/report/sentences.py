@@ -7,6 +7,7 @@ everything else to the nearest.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable
 from typing import Literal
 
@@ -294,9 +295,23 @@ def next_steps(report: Report, folder: str = "DIR") -> list[str]:
     }[report.status]
     if not report.verdicts:
         steps = ["start a new run: this one cannot be resumed"]
+    if report.status in ("leak", "corruption") and (sent := _same_traffic(report)):
+        steps.append(f"the same traffic again: {sent}")
     again = f"leakcheck analyze {folder}"
     steps.append(f"the same report again, without the target: {again}")
     return steps
+
+
+def _same_traffic(report: Report) -> str:
+    """The command that plans what this run has planned; empty where it is not known, or was given
+    to go on with a run.
+    """
+    command = report.provenance.command
+    if not command or "--resume" in command or "run" not in command:
+        return ""
+    seeded = any(each.partition("=")[0] == "--seed" for each in command)
+    seed = [] if seeded else ["--seed", str(report.provenance.seed)]
+    return shlex.join([*command, *seed])
 
 
 def open_hits(verdicts: Iterable[Verdict]) -> list[Finding]:

@@ -185,7 +185,9 @@ def _reasons(report: Report) -> Iterator[_Line]:
             names = ", ".join(visible(clipped(other, _NAME)) for other, _ in others)
             alike = all(other == reason for _, other in others)
             numbers = "" if alike else ", with other numbers,"
-            yield _Line(text=Text(f"the same holds{numbers} for {names}"), hang=2)
+            head, colon, _ = reason.partition(":")
+            what = f"{_shown(head, 80)}: " if told_above and colon else ""
+            yield _Line(text=Text(f"{what}the same holds{numbers} for {names}"), hang=2)
     for verdict in sentences.not_clean(report):
         if (more := len(verdict.reasons) - _REASONS) > 0:
             name = visible(clipped(verdict.scenario, _NAME))
@@ -217,7 +219,7 @@ def _next(report: Report, folder: str) -> Iterator[_Line]:
     steps = sentences.next_steps(report, place or "DIR")
     opened = [f"open {place}/report.html"] if place else []
     for number, step in enumerate([*opened, *steps]):
-        yield _Line(text=Text(("      " if number else "next: ") + step), hang=6)
+        yield _Line(text=Text(("      " if number else "next: ") + visible(step)), hang=6)
 
 
 def _shown(value: str, limit: int = 120) -> str:

@@ -179,3 +179,13 @@ def test_a_leak_that_only_a_replay_showed_is_not_told_as_a_window(samples):
     verdict = samples.verdict("prefix-overlap", "leak", findings=(finding,))
     line = sentences.headline(samples.report("leak", [verdict]))
     assert line.startswith("in a replay of prefix-overlap somebody else's content")
+
+
+@pytest.mark.parametrize("seed", [[], ["--seed", "9"]])
+def test_a_leak_says_how_the_same_traffic_is_sent_again(samples, seed):
+    report = samples.leak()
+    command = ("leakcheck", "run", "two words.toml", *seed)
+    made = dataclasses.replace(report.provenance, command=command, seed=9)
+    steps = sentences.next_steps(dataclasses.replace(report, provenance=made))
+    again = "the same traffic again: leakcheck run 'two words.toml' --seed 9"
+    assert again in steps
