@@ -249,7 +249,9 @@ def _what(hit: Hit, place: _Place, source: str) -> tuple[str, str]:
     if hit.tier == ALTERNATIVES:
         likely = f"a token that begins a word of the passphrase of {source}"
         return f"{likely} among the likeliest ({place.reads!r})", place.variant
-    return f"a part of the passphrase of {source} ({place.variant}: {place.reads!r})", place.variant
+    border = "letters from both sides of a border of its words"
+    what = f"a part of the passphrase of {source} ({place.variant}: {place.reads!r}, {border})"
+    return what, place.variant
 
 
 def _place(history: History, hit: Hit) -> _Place:
