@@ -132,6 +132,11 @@ def layer_shapes(model: Any) -> list[tuple[Shape, Shape]]:
     """
     kind = model.config.model_type
     refuse_encoders(kind, model.config)
+    if "local" in getattr(model.config, "attention_layers", ()):  # GPT-Neo: no cache shows it
+        raise EngineError(
+            f"some layers of this {kind} model see a window of tokens, by a mask of their own; the"
+            " embedded engine runs models whose layers all use plain full attention"
+        )
     parameters = inspect.signature(model.forward).parameters
     cache_name = "cache" if "cache" in parameters else "past_key_values"
     needed = {cache_name, "position_ids", "attention_mask"} - set(parameters)

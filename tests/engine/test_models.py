@@ -13,6 +13,7 @@ from transformers import (
     BloomConfig,
     FalconConfig,
     Gemma2Config,
+    GPTNeoConfig,
     GemmaConfig,
     GPTNeoXConfig,
     MistralConfig,
@@ -76,6 +77,11 @@ def test_mistral_without_its_window_runs(tokenizer):
         (MistralConfig, {"sliding_window": 16}, "layer 0 of this mistral model keeps a DynamicSl"),
         (Gemma2Config, {}, "of this gemma2 model keeps a DynamicSlidingWindowLayer"),
         (BloomConfig, {"n_layer": 2, "n_head": 4}, "a bloom model takes no position_ids"),
+        (
+            GPTNeoConfig,
+            {"attention_types": [[["global", "local"], 1]]},
+            "some layers of this gpt_neo model see a window of tokens",
+        ),
     ],
 )
 def test_what_cannot_run_on_blocks_is_refused_in_one_sentence(config, changes, sentence):
