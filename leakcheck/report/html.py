@@ -20,6 +20,7 @@ from leakcheck.history import troubles
 from leakcheck.records import Curve, Evidence, Finding, Rate, Report, Scenario, Status, Verdict
 from leakcheck.report import boundaries, echoed, plain_run, plots, sentences
 from leakcheck.report import plain as plain_words
+from leakcheck.report.steps import next_steps
 from leakcheck.report.untrusted import cut, excerpt, plain, visible
 
 FINDINGS_OPEN = 6
@@ -65,7 +66,7 @@ def render(report: Report) -> str:
         curves=_curves(report),
         provenance=_provenance(report),
         scenarios={scenario.name: scenario for scenario in report.provenance.scenarios},
-        next_steps=sentences.next_steps(report),
+        next_steps=next_steps(report),
         meaning=sentences.MEANING,
         rows=ROWS,
         echoed=(echoed.TITLE, echoed.table(report.provenance.facts.echoes)),

@@ -7,7 +7,6 @@ everything else to the nearest.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable
 from typing import Literal
 
@@ -107,16 +106,21 @@ def excluded(verdict: Verdict) -> str | None:
     of a verdict. None where none is, and of an error.
 
     Where a certificate ended the windows it is the rate that was to be excluded: that claim alone
-    allows for having looked after every window.
+    allows for having looked after every window. Where none was to be, their number was fixed.
     """
     known = verdict.evidence
     if verdict.status == "error":
         return None
-    if known is not None and known.settled == "certificate":
+    if known is not None and known.settled == "certificate" and _claims(verdict):
         return setting(known.detect)
     if verdict.bound is None or verdict.bound >= _NO_BOUND:
         return None
     return percent(verdict.bound, "up")
+
+
+def _claims(verdict: Verdict) -> bool:
+    """Whether some rate of leaks was to be excluded; scenarios of few windows ask for none."""
+    return verdict.evidence is None or verdict.evidence.detect < _NO_BOUND
 
 
 def certified(verdict: Verdict) -> str:
@@ -131,6 +135,8 @@ def settled(verdict: Verdict) -> str:
         return ""
     if known.settled == "certificate":
         trials = verdict.leak_rate.trials
+        if not _claims(verdict):
+            return f"enough after {trials} of {budget} windows"
         return f"certified {setting(known.detect)} by {trials} of {budget} windows"
     what = "leak" if known.settled == "leak" else "leak by all evidence"
     found = [finding.window for finding in verdict.findings if finding.severity == "leak"]
@@ -284,36 +290,6 @@ def headline(report: Report) -> str:
     return sentence
 
 
-def next_steps(report: Report, folder: str = "DIR") -> list[str]:
-    """What to do with this report, most useful first; `folder` is the run folder."""
-    steps = {
-        "leak": ["read each finding: it names source, recipient and how they overlapped"],
-        "corruption": ["read each finding: it says when answers differ, and in how many windows"],
-        "clean": ["keep the run folder: it proves the claim without the target"],
-        "inconclusive": ["raise what the reasons name and run again"],
-        "error": ["mend what the reasons name and run again"],
-    }[report.status]
-    if not report.verdicts:
-        steps = ["start a new run: this one cannot be resumed"]
-    if report.status in ("leak", "corruption") and (sent := _same_traffic(report)):
-        steps.append(f"the same traffic again: {sent}")
-    again = f"leakcheck analyze {folder}"
-    steps.append(f"the same report again, without the target: {again}")
-    return steps
-
-
-def _same_traffic(report: Report) -> str:
-    """The command that plans what this run has planned; empty where it is not known, or was given
-    to go on with a run.
-    """
-    command = report.provenance.command
-    if not command or "--resume" in command or "run" not in command:
-        return ""
-    seeded = any(each.partition("=")[0] == "--seed" for each in command)
-    seed = [] if seeded else ["--seed", str(report.provenance.seed)]
-    return shlex.join([*command, *seed])
-
-
 def open_hits(verdicts: Iterable[Verdict]) -> list[Finding]:
     """Parts of passphrases in others' answers that no phantom shares, and that are no leak (yet):
     as long as there is one, nobody may say that nothing showed.
@@ -444,15 +420,18 @@ def _clean(report: Report) -> str:
         return seen
     if not all(map(excluded, bounds)):
         return f"{seen}, too few to exclude any rate of leaks"
-    most = excluded(max(bounds, key=_claimed))
+    claiming = [each for each in bounds if _claims(each)] or bounds
+    most = excluded(max(claiming, key=_claimed))
     each = "windows" if len(report.verdicts) == 1 else "windows of any scenario"
-    return f"{seen}, so at most {most} of the {each} leak (95 % confidence)"
+    others = [each.scenario for each in bounds if each not in claiming]
+    but = f" but {joined(others)}" if others else ""
+    return f"{seen}, so at most {most} of the {each}{but} leak (95 % confidence)"
 
 
 def _claimed(verdict: Verdict) -> float:
     """The rate that `excluded` says."""
     known = verdict.evidence
-    if known is not None and known.settled == "certificate":
+    if known is not None and known.settled == "certificate" and _claims(verdict):
         return known.detect
     return verdict.bound or 0.0
 

@@ -15,6 +15,7 @@ from leakcheck.history import troubles
 from leakcheck.records import Finding, Report, Status, Verdict
 from leakcheck.report import boundaries, plain_run, reply_ids, sentences
 from leakcheck.report.counting import many
+from leakcheck.report.steps import next_steps
 from leakcheck.report.untrusted import clipped, cut, excerpt, visible
 
 FINDINGS = 5
@@ -216,7 +217,7 @@ def _run(report: Report) -> Iterator[_Line]:
 
 def _next(report: Report, folder: str) -> Iterator[_Line]:
     place = visible(folder).rstrip("/")
-    steps = sentences.next_steps(report, place or "DIR")
+    steps = next_steps(report, place or "DIR")
     opened = [f"open {place}/report.html"] if place else []
     for number, step in enumerate([*opened, *steps]):
         yield _Line(text=Text(("      " if number else "next: ") + visible(step)), hang=6)

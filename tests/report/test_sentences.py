@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from leakcheck.records import EXIT_CODES, Exposure
 from leakcheck.report import sentences
+from leakcheck.report.steps import next_steps
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,24 @@ def test_a_leak_says_how_the_same_traffic_is_sent_again(samples, seed):
     report = samples.leak()
     command = ("leakcheck", "run", "two words.toml", *seed)
     made = dataclasses.replace(report.provenance, command=command, seed=9)
-    steps = sentences.next_steps(dataclasses.replace(report, provenance=made))
+    steps = next_steps(dataclasses.replace(report, provenance=made))
     again = "the same traffic again: leakcheck run 'two words.toml' --seed 9"
     assert again in steps
+
+
+def test_a_scenario_that_excludes_no_rate_takes_nothing_from_the_claim_of_the_others(evidenced):
+    report = evidenced["certified"]()
+    first = report.verdicts[0]
+    few = dataclasses.replace(
+        first,
+        scenario="first-request",
+        bound=0.33,
+        windows_planned=14,
+        leak_rate=dataclasses.replace(first.leak_rate, trials=14),
+        evidence=dataclasses.replace(first.evidence, detect=1.0, settled="certificate"),
+    )
+    both = dataclasses.replace(report, verdicts=(*report.verdicts, few))
+    said = sentences.headline(both)
+    assert "at most 1 % of the windows of any scenario but first-request leak" in said
+    assert sentences.settled(few) == "enough after 14 of 14 windows"
+    assert sentences.certified(few) == "33.0 %"
