@@ -156,12 +156,17 @@ def test_a_copying_recipient_has_a_long_list_that_starts_with_its_ticket():
         assert len(set(r.answer.split())) == 2 * len(r.ticket.words)
 
 
-@pytest.mark.parametrize("wrong", [{"recipients": 16}, {"copy": 0.7}, {"count": -0.1}])
+@pytest.mark.parametrize("wrong", [{"recipients": 16}, {"copy": 0.7}])
 def test_shares_and_sizes_that_cannot_be_are_refused(wrong):
     overrides = {f"traffic.{key}": value for key, value in wrong.items()}
     read = scenario.read(PATHS["mixed-batch-differential"], overrides)
     with pytest.raises(UsageError, match="mixed_batch"):
         scenario.plan(read, seed=0, facts=FACTS, words=load_words(), style="phrase")
+
+
+def test_a_share_below_nothing_is_refused_when_the_scenario_is_read():
+    with pytest.raises(UsageError, match=r"traffic\.count is -0\.1; use 0 or more"):
+        scenario.read(PATHS["mixed-batch-differential"], {"traffic.count": -0.1})
 
 
 CONTINUES = TargetFacts(block_tokens=16, continues=True)
