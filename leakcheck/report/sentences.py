@@ -382,7 +382,7 @@ def _place(verdict: Verdict) -> str:
         planned = any(window < verdict.windows_planned for window in windows)
         return f"{'a window that is no trial' if planned else 'a replay'} of {_name(verdict)}"
     if rate.events == rate.trials == 1:
-        return f"the one window of {_name(verdict)} that counted"
+        return f"the only counted window of {_name(verdict)}"
     return f"{rate.events} of {rate.trials} windows of {_name(verdict)}"
 
 

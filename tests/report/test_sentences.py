@@ -72,7 +72,7 @@ def test_what_a_certificate_excludes_is_the_bound_on_every_screen(evidenced):
 def test_the_only_window_is_not_counted_as_one_of_one(samples):
     verdict = samples.verdict("prefix-overlap", "leak", leaks=1, windows=1)
     line = sentences.headline(samples.report("leak", [verdict]))
-    assert line.startswith("in the one window of prefix-overlap that counted somebody")
+    assert line.startswith("in the only counted window of prefix-overlap somebody")
 
 
 def test_the_headline_of_a_leak_names_windows_source_and_recipient(samples):
