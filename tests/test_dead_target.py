@@ -1,6 +1,7 @@
 """A target that dies in mid-run ends the run soon, and is named with what it was asked last."""
 
 import os
+import re
 import signal
 import threading
 
@@ -125,7 +126,9 @@ def test_a_target_that_dies_ends_the_run_and_is_named_with_what_was_in_flight(
         ended, folder = sent(tmp_path, url, windows(200), monkeypatch=monkeypatch)
     assert ended.kind == "target-lost"
     assert dying.came < 22 + LEAST + 3 * 4
-    assert "w5-" in ended.detail.partition(" is the first that got no answer")[0]
+    # of window 5, or of the next where an answer of window 5 came after the first failure
+    first = ended.detail.partition(" is the first that got no answer")[0]
+    assert re.search(r"\bw[56]-", first), first
     assert "nor one sent alone 0.1 s later" in ended.detail
     assert ended.detail.endswith("most often: the target answered with status 500: worker is dead")
     assert [e.kind for e in runfolder.read_events(folder)] == ["target-lost"]
