@@ -132,7 +132,7 @@ def _windows(history: History, gate: Gate) -> Exposure:
         measured=float(trials),
         minimum=float(gate.min_windows),
         enough=trials >= gate.min_windows,
-        text=(f"{trials} of {len(windows)} windows had a passphrase in the target and {what}"),
+        text=f"{trials} of {len(windows)} windows had a passphrase in the target and {what}",
     )
 
 

@@ -66,9 +66,10 @@ def _by_logprobs(reference: Observation, other: Observation) -> Comparison | Non
     names = [each.token for each in ours], [each.token for each in theirs]
     ids = token_ids(reference), token_ids(other)
     numbered = (len(ids[0]), len(ids[1])) == (len(ours), len(theirs))
-    at = _first_difference(names[0], names[1], reference, other)
     if numbered:
         at = _first_difference(ids[0], ids[1], reference, other)
+    else:
+        at = _first_difference(names[0], names[1], reference, other)
     together = min(len(ours), len(theirs)) if at is None else at
     drift = max(
         (
